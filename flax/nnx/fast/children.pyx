@@ -1,0 +1,110 @@
+"""What lies directly under a node, for every walk that only looks."""
+from cpython.dict cimport PyDict_GetItemWithError, PyDict_Items, PyDict_Next, PyDict_Size
+from cpython.dict cimport PyDict_Values
+from cpython.object cimport PyObject
+
+from flax.nnx.fast cimport kinds
+from flax.nnx.fast.kinds cimport Layout, TypeInfo, instance_dict
+
+
+cdef bint same_items(dict a, dict b) noexcept:
+  cdef PyObject* a_key
+  cdef PyObject* b_key
+  cdef PyObject* a_value
+  cdef PyObject* b_value
+  cdef Py_ssize_t a_at = 0
+  cdef Py_ssize_t b_at = 0
+  if PyDict_Size(a) != PyDict_Size(b):
+    return False
+  while PyDict_Next(a, &a_at, &a_key, &a_value):
+    if not PyDict_Next(b, &b_at, &b_key, &b_value):
+      return False
+    if a_key is not b_key or a_value is not b_value:
+      return False
+  return True
+
+
+cdef bint same_values(dict a, dict b) except -1:
+  """For dicts of exact strings, whose look-up runs no Python; False for others."""
+  cdef PyObject* key
+  cdef PyObject* value
+  cdef Py_ssize_t at = 0
+  if same_items(a, b):
+    return True
+  if PyDict_Size(a) != PyDict_Size(b):
+    return False
+  while PyDict_Next(a, &at, &key, &value):
+    if type(<object>key) is not str or PyDict_GetItemWithError(b, <object>key) is not value:
+      return False
+  return True
+
+
+cdef list sorted_items(dict mapping):
+  cdef list items = PyDict_Items(mapping)
+  cdef object cls
+  if not items:
+    return items
+  cls = type(items[0][0])
+  if cls is not str and cls is not int:
+    return None
+  for item in items:
+    if type((<tuple>item)[0]) is not cls:
+      return None
+  items.sort()   # keys differ, so no comparison reaches the values
+  return items
+
+
+cdef object state_mapping(object state):
+  mapping = getattr(state, '_mapping', None)
+  return mapping if type(mapping) is dict else None
+
+
+cdef class Children:
+  pass
+
+
+cdef Children new_children(object keys, list values):
+  cdef Children children = Children.__new__(Children)
+  children.keys, children.values = keys, values
+  return children
+
+
+cdef Children graph_children(object node, TypeInfo info):
+  cdef dict attributes = instance_dict(node)
+  cdef Layout layout = info.layout_of(attributes)
+  cdef list values = PyDict_Values(attributes)
+  if not layout.standard or not layout.fits(attributes):
+    return None
+  return new_children(layout.walked, [values[i] for i in layout.order])
+
+
+cdef Children mapping_children(object mapping):
+  cdef list items = None if type(mapping) is not dict else sorted_items(mapping)
+  if items is None:
+    return None
+  return new_children([item[0] for item in items], [item[1] for item in items])
+
+
+cdef Children named_tuple_children(object node, TypeInfo info):
+  cdef tuple fields = info.cls._fields
+  if len(<tuple>node) != len(fields):
+    return None
+  order = sorted(range(len(fields)), key=fields.__getitem__)
+  return new_children([fields[i] for i in order], [(<tuple>node)[i] for i in order])
+
+
+cdef Children children_of(object node, TypeInfo info):
+  cdef kinds.Kind kind = info.kind
+  if kind is kinds.GRAPH:
+    return graph_children(node, info)
+  if kind is kinds.LIST or kind is kinds.TUPLE:
+    return new_children(range(len(node)), list(node))
+  if kind is kinds.DICT:
+    return mapping_children(node)
+  if kind is kinds.STATE:
+    return mapping_children(state_mapping(node))
+  if kind is kinds.NAMED_TUPLE:
+    return named_tuple_children(node, info)
+  if kind is kinds.NONE or kind is kinds.PYTREE_STATE:
+    return new_children((), [])
+  return None

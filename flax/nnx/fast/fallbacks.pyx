@@ -1,0 +1,23 @@
+"""Counts what the compiled twins hand to the pure ones, and why."""
+
+cdef enum:
+  REASONS_KEPT = 1000   # distinct ones; further ones are counted as one
+
+cdef dict counts = {}   # (walk, class name, why) -> times
+
+
+cdef int count(str walk, object cls, str why) except -1:
+  key = (walk, f'{cls.__module__}.{cls.__qualname__}', why)
+  if key not in counts and len(counts) >= REASONS_KEPT:
+    key = (walk, '', 'more reasons than are kept')
+  counts[key] = counts.get(key, 0) + 1
+  return 0
+
+
+def fallbacks() -> dict[tuple[str, str, str], int]:
+  """How often each walk handed something to the pure twin: {(walk, class, reason): times}."""
+  return dict(counts)
+
+
+def reset() -> None:
+  counts.clear()

@@ -1,0 +1,447 @@
+"""The typed graph types: construction without `__init__`, equality, hashing, outer indices.
+
+Equality is the one place where what a Python release does to a dataclass shows through: up to 3.12
+its `==` compares tuples of the fields, which pass a value that is identical to itself unasked; from
+3.13 on it compares field by field and always asks.
+"""
+import sys
+
+import jax
+import numpy as np
+
+from cpython.list cimport PyList_GET_SIZE
+from cpython.object cimport Py_EQ, PyObject_Hash, PyObject_IsTrue, PyObject_RichCompare
+from cpython.object cimport PyTypeObject
+
+from flax.nnx.fast cimport upstream
+from flax.nnx.fast.rebuild import rebuild_dataclass
+from flax.nnx.fast.slots cimport Py_TYPE, blank, fill, has_slot, offset_of, read
+
+cdef extern from "Python.h":
+  PyTypeObject PyBaseObject_Type
+  PyTypeObject PyTuple_Type
+
+cdef bint ASKS_IDENTICAL = sys.version_info >= (3, 13)
+cdef object SCALAR_META = type(jax.numpy.float32)
+cdef object TREEDEF = jax.tree_util.PyTreeDef
+cdef tuple BUILTIN_VALUES = (int, str, bool, type(None), bytes)
+cdef tuple STABLE_VALUES = (*BUILTIN_VALUES, float, complex, type(...), np.dtype)
+
+cdef Py_ssize_t GRAPH_NODES, GRAPH_ATTRIBUTES, GRAPH_LEAVES, GRAPH_HASH
+cdef Py_ssize_t ARRAY_INDEX, ARRAY_OUTER
+cdef Py_ssize_t[1] REF_FIELDS
+cdef Py_ssize_t[5] VAR_FIELDS
+cdef Py_ssize_t[2] ARRAY_FIELDS
+cdef Py_ssize_t[5] NODE_FIELDS
+cdef Py_ssize_t[3] GRAPH_FIELDS
+
+
+# ---- construction ----
+
+cdef object new_node_ref(object index):
+  ref = blank(NodeRef)
+  fill(ref, REF_INDEX, index)
+  return ref
+
+
+cdef object new_node_def(object cls, object index, object outer_index, object size, object metadata):
+  node = blank(NodeDef)
+  fill(node, NODE_TYPE, cls)
+  fill(node, NODE_INDEX, index)
+  fill(node, NODE_OUTER, outer_index)
+  fill(node, NODE_SIZE, size)
+  fill(node, NODE_METADATA, metadata)
+  return node
+
+
+cdef object new_variable_def(
+  object cls, object index, object outer_index, object metadata, object array_refdef
+):
+  variable = blank(VariableDef)
+  fill(variable, VAR_TYPE, cls)
+  fill(variable, VAR_INDEX, index)
+  fill(variable, VAR_OUTER, outer_index)
+  fill(variable, VAR_METADATA, metadata)
+  fill(variable, VAR_ARRAY_REF, array_refdef)
+  return variable
+
+
+cdef object new_array_refdef(object index, object outer_index):
+  array_ref = blank(ArrayRefDef)
+  fill(array_ref, ARRAY_INDEX, index)
+  fill(array_ref, ARRAY_OUTER, outer_index)
+  return array_ref
+
+
+cdef object new_graph_def(object nodes, object attributes, object num_leaves):
+  graphdef = blank(GraphDef)
+  fill(graphdef, GRAPH_NODES, nodes)
+  fill(graphdef, GRAPH_ATTRIBUTES, attributes)
+  fill(graphdef, GRAPH_LEAVES, num_leaves)
+  return graphdef
+
+
+cdef object new_static(object value):
+  static = blank(upstream.Static)
+  fill(static, STATIC_VALUE, value)
+  return static
+
+
+# ---- equality ----
+
+cdef bint reflexive(object value) noexcept:
+  """Whether `value == value` is True for sure, without asking it."""
+  cdef PyTypeObject* cls = Py_TYPE(value)
+  return (
+    cls.tp_richcompare is PyBaseObject_Type.tp_richcompare
+    or <type>cls in BUILTIN_VALUES
+    or <type>cls is upstream.HashableMapping
+  )
+
+
+cdef object equal(object a, object b):
+  """What `a == b` gives."""
+  if a is b and reflexive(a):
+    return True
+  return PyObject_RichCompare(a, b, Py_EQ)
+
+
+cdef bint same(object a, object b) except -1:
+  """Whether a container that holds `a` counts it as equal to `b`: identity first, then `==`."""
+  if a is b:
+    return True
+  answer = PyObject_RichCompare(a, b, Py_EQ)
+  return answer if type(answer) is bool else PyObject_IsTrue(answer)
+
+
+cdef object slot_equal(object a, object b, Py_ssize_t offset):
+  """How a dataclass of this Python compares one field, set in both, of two instances of its class."""
+  x, y = read(a, offset, ''), read(b, offset, '')
+  return equal(x, y) if ASKS_IDENTICAL else same(x, y)
+
+
+cdef object slots_equal(object a, object b, Py_ssize_t* offsets, int count):
+  cdef int i
+  answer = True
+  for i in range(count):
+    answer = slot_equal(a, b, offsets[i])
+    if answer is not True and not answer:
+      return answer
+  return answer
+
+
+cdef bint complete(object a, Py_ssize_t* offsets, int count) noexcept:
+  cdef int i
+  for i in range(count):
+    if not has_slot(a, offsets[i]):
+      return False
+  return True
+
+
+cdef bint items_same(object a, object b) except -1:
+  """`same`, without a Python call for what the lists of a GraphDef are made of."""
+  if a is b:
+    return True
+  if Py_TYPE(a) is Py_TYPE(b):
+    if type(a) is NodeDef and complete(a, NODE_FIELDS, 5) and complete(b, NODE_FIELDS, 5):
+      return bool(slots_equal(a, b, NODE_FIELDS, 5))
+    if type(a) is VariableDef and complete(a, VAR_FIELDS, 5) and complete(b, VAR_FIELDS, 5):
+      return bool(slots_equal(a, b, VAR_FIELDS, 5))
+    if type(a) is tuple and len(<tuple>a) == 2 and len(<tuple>b) == 2:
+      return same((<tuple>a)[0], (<tuple>b)[0]) and kinds_same((<tuple>a)[1], (<tuple>b)[1])
+  return same(a, b)
+
+
+cdef bint kinds_same(object a, object b) except -1:
+  if a is b:
+    return True
+  if type(a) is upstream.Static and type(b) is upstream.Static and (
+    has_slot(a, STATIC_VALUE) and has_slot(b, STATIC_VALUE)
+  ):
+    return bool(slot_equal(a, b, STATIC_VALUE))
+  return same(a, b)
+
+
+cdef bint lists_equal(list a, list b) except -1:
+  """`a == b`; both may change under a comparison, so their lengths are read again each time."""
+  cdef Py_ssize_t i = 0
+  if PyList_GET_SIZE(a) != PyList_GET_SIZE(b):
+    return False
+  while i < PyList_GET_SIZE(a) and i < PyList_GET_SIZE(b):
+    x, y = a[i], b[i]
+    if not items_same(x, y):
+      return False
+    i += 1
+  return PyList_GET_SIZE(a) == PyList_GET_SIZE(b)
+
+
+cdef object list_fields_equal(object a, object b, Py_ssize_t offset):
+  x, y = read(a, offset, ''), read(b, offset, '')
+  if type(x) is list and type(y) is list:
+    return lists_equal(x, y)
+  return equal(x, y) if ASKS_IDENTICAL else same(x, y)
+
+
+cdef object graphs_equal(object a, object b):
+  answer = list_fields_equal(a, b, GRAPH_NODES)
+  if answer is not True and not answer:
+    return answer
+  answer = list_fields_equal(a, b, GRAPH_ATTRIBUTES)
+  if answer is not True and not answer:
+    return answer
+  return slot_equal(a, b, GRAPH_LEAVES)
+
+
+cdef object dataclass_equal(
+  object self, object other, object cls, Py_ssize_t* offsets, int count, tuple fields
+):
+  """`==` of two instances of `cls` or a subclass."""
+  if ASKS_IDENTICAL and self is other:
+    return True
+  if type(self) is cls and type(other) is cls:
+    if complete(self, offsets, count) and complete(other, offsets, count):
+      return graphs_equal(self, other) if cls is GraphDef else slots_equal(self, other, offsets, count)
+  if other.__class__ is not self.__class__:
+    return NotImplemented
+  return attributes_equal(self, other, fields)
+
+
+cdef object attributes_equal(object self, object other, tuple fields):
+  """The same by attribute access: for subclasses, and for instances that lack a field."""
+  if not ASKS_IDENTICAL:
+    return tuple([getattr(self, name) for name in fields]) == tuple(
+      [getattr(other, name) for name in fields]
+    )
+  answer = True
+  for name in fields:
+    answer = getattr(self, name) == getattr(other, name)
+    if not answer:
+      return answer
+  return answer
+
+
+# ---- hashing ----
+
+cdef bint stable(object value, int depth) except -1:
+  """Whether the hash of `value` cannot change: its type is known to be immutable, through and through."""
+  cdef PyTypeObject* cls = Py_TYPE(value)
+  if <type>cls in STABLE_VALUES or cls.tp_hash is PyBaseObject_Type.tp_hash:
+    return True
+  if depth > 8:
+    return False
+  if cls.tp_hash is PyTuple_Type.tp_hash and isinstance(value, tuple):
+    return all_stable(<tuple>value, depth + 1)
+  if <type>cls is upstream.HashableMapping:
+    return type(value._mapping) is dict and all_stable(list(value._mapping.values()), depth + 1)
+  return isinstance(value, (SCALAR_META, TREEDEF, np.dtype))
+
+
+cdef bint all_stable(object values, int depth) except -1:
+  for value in values:
+    if not stable(value, depth):
+      return False
+  return True
+
+
+cdef bint nodes_stable(list nodes) except -1:
+  for node in nodes:
+    if type(node) is NodeDef or type(node) is VariableDef:
+      if not stable(node.metadata, 0):
+        return False
+    elif type(node) is not NodeRef and type(node) is not ArrayRefDef:
+      return False
+  return True
+
+
+cdef bint attributes_stable(list attributes) except -1:
+  for attribute in attributes:
+    if type(attribute) is not tuple or len(attribute) != 2:
+      return False
+    key, kind = attribute
+    if not stable(key, 0):
+      return False
+    if type(kind) is upstream.Static and not stable(kind.value, 0):
+      return False
+  return True
+
+
+# ---- methods: each takes the name, signature and docstring of the pure one ----
+
+cdef tuple NODE_NAMES = ('type', 'index', 'outer_index', 'num_attributes', 'metadata')
+cdef tuple VAR_NAMES = ('type', 'index', 'outer_index', 'metadata', 'array_refdef')
+cdef tuple ARRAY_NAMES = ('index', 'outer_index')
+cdef tuple REF_NAMES = ('index',)
+cdef tuple GRAPH_NAMES = ('nodes', 'attributes', 'num_leaves')
+
+
+def node_ref_eq(self, other):
+  return dataclass_equal(self, other, NodeRef, REF_FIELDS, 1, REF_NAMES)
+
+
+def array_refdef_eq(self, other):
+  return dataclass_equal(self, other, ArrayRefDef, ARRAY_FIELDS, 2, ARRAY_NAMES)
+
+
+def variable_def_eq(self, other):
+  return dataclass_equal(self, other, VariableDef, VAR_FIELDS, 5, VAR_NAMES)
+
+
+def node_def_eq(self, other):
+  return dataclass_equal(self, other, NodeDef, NODE_FIELDS, 5, NODE_NAMES)
+
+
+def graph_def_eq(self, other):
+  return dataclass_equal(self, other, GraphDef, GRAPH_FIELDS, 3, GRAPH_NAMES)
+
+
+def node_ref_hash(self):
+  return hash((self.index,))
+
+
+def array_refdef_hash(self):
+  return hash((self.index, self.outer_index))
+
+
+def variable_def_hash(self):
+  return hash((self.type, self.index, self.outer_index, self.metadata, self.array_refdef))
+
+
+def node_def_hash(self):
+  return hash((self.type, self.index, self.outer_index, self.num_attributes, self.metadata))
+
+
+def graph_def_hash(self):
+  if type(self) is GraphDef and has_slot(self, GRAPH_HASH):
+    return read(self, GRAPH_HASH, '_hash')
+  nodes, attributes = self.nodes, self.attributes
+  value = hash((tuple(nodes), tuple(attributes)))
+  if type(self) is GraphDef and type(nodes) is list and type(attributes) is list:
+    if nodes_stable(nodes) and attributes_stable(attributes) and not has_slot(self, GRAPH_HASH):
+      fill(self, GRAPH_HASH, value)
+  return value
+
+
+cdef object outer_of(object array_refdef, str method, object other):
+  """The array reference that a Variable holds, with its outer index changed by `method`."""
+  if not isinstance(array_refdef, ArrayRefDef):
+    return array_refdef
+  if other is None:
+    return getattr(array_refdef, method)()
+  return getattr(array_refdef, method)(other.array_refdef)
+
+
+def array_refdef_no_outer(self):
+  return new_array_refdef(self.index, None)
+
+
+def array_refdef_same_outer(self):
+  index = self.index
+  return new_array_refdef(index, index)
+
+
+def array_refdef_matching_outer(self, other):
+  return new_array_refdef(self.index, other.outer_index)
+
+
+def variable_def_no_outer(self):
+  array_refdef = outer_of(self.array_refdef, 'with_no_outer_index', None)
+  return new_variable_def(self.type, self.index, None, self.metadata, array_refdef)
+
+
+def variable_def_same_outer(self):
+  index = self.index
+  array_refdef = outer_of(self.array_refdef, 'with_same_outer_index', None)
+  return new_variable_def(self.type, index, index, self.metadata, array_refdef)
+
+
+def variable_def_matching_outer(self, other):
+  outer_index = other.outer_index
+  array_refdef = outer_of(self.array_refdef, 'with_matching_outer_index', other)
+  return new_variable_def(self.type, self.index, outer_index, self.metadata, array_refdef)
+
+
+def node_def_no_outer(self):
+  return new_node_def(self.type, self.index, None, self.num_attributes, self.metadata)
+
+
+def node_def_same_outer(self):
+  index = self.index
+  return new_node_def(self.type, index, index, self.num_attributes, self.metadata)
+
+
+def node_def_matching_outer(self, other):
+  return new_node_def(
+    self.type, self.index, other.outer_index, self.num_attributes, self.metadata
+  )
+
+
+def graph_def_no_outer(self):
+  nodes = [n if isinstance(n, NodeRef) else n.with_no_outer_index() for n in self.nodes]
+  return new_graph_def(nodes, self.attributes, self.num_leaves)
+
+
+def graph_def_same_outer(self):
+  nodes = [n if isinstance(n, NodeRef) else n.with_same_outer_index() for n in self.nodes]
+  return new_graph_def(nodes, self.attributes, self.num_leaves)
+
+
+def graph_def_matching_outer(self, other):
+  nodes = [
+    n if isinstance(n, NodeRef) else n.with_matching_outer_index(o)
+    for n, o in zip(self.nodes, other.nodes)
+  ]
+  return new_graph_def(nodes, self.attributes, self.num_leaves)
+
+
+cdef dict outer_methods(no, same_, matching):
+  return {
+    'with_no_outer_index': no,
+    'with_same_outer_index': same_,
+    'with_matching_outer_index': matching,
+  }
+
+
+cdef int read_offsets(object cls, tuple names, Py_ssize_t* offsets) except -1:
+  for i, name in enumerate(names):
+    offsets[i] = offset_of(cls, name)
+  return 0
+
+
+def install(graphlib: dict) -> None:
+  """Puts the typed classes in the place of the pure ones in graphlib's namespace."""
+  global NodeRef, VariableDef, ArrayRefDef, NodeDef, GraphDef
+  global REF_INDEX, VAR_TYPE, VAR_INDEX, VAR_OUTER, VAR_METADATA, VAR_ARRAY_REF
+  global NODE_TYPE, NODE_INDEX, NODE_OUTER, NODE_SIZE, NODE_METADATA
+  global GRAPH_NODES, GRAPH_ATTRIBUTES, GRAPH_LEAVES, GRAPH_HASH, ARRAY_INDEX, ARRAY_OUTER
+  global STATIC_VALUE
+  NodeRef = rebuild_dataclass(
+    graphlib['NodeRef'], {'__eq__': node_ref_eq, '__hash__': node_ref_hash})
+  ArrayRefDef = rebuild_dataclass(graphlib['ArrayRefDef'], {
+    '__eq__': array_refdef_eq, '__hash__': array_refdef_hash,
+    **outer_methods(array_refdef_no_outer, array_refdef_same_outer, array_refdef_matching_outer)})
+  VariableDef = rebuild_dataclass(graphlib['VariableDef'], {
+    '__eq__': variable_def_eq, '__hash__': variable_def_hash,
+    **outer_methods(variable_def_no_outer, variable_def_same_outer, variable_def_matching_outer)})
+  NodeDef = rebuild_dataclass(graphlib['NodeDef'], {
+    '__eq__': node_def_eq, '__hash__': node_def_hash,
+    **outer_methods(node_def_no_outer, node_def_same_outer, node_def_matching_outer)})
+  GraphDef = rebuild_dataclass(graphlib['GraphDef'], {
+    '__eq__': graph_def_eq, '__hash__': graph_def_hash,
+    **outer_methods(graph_def_no_outer, graph_def_same_outer, graph_def_matching_outer)},
+    ('_hash',))
+  for cls in (NodeRef, NodeDef, GraphDef):
+    jax.tree_util.register_static(cls)
+  for cls in (NodeRef, VariableDef, ArrayRefDef, NodeDef, GraphDef):
+    graphlib[cls.__name__] = cls
+  read_offsets(NodeRef, REF_NAMES, REF_FIELDS)
+  read_offsets(VariableDef, VAR_NAMES, VAR_FIELDS)
+  read_offsets(ArrayRefDef, ARRAY_NAMES, ARRAY_FIELDS)
+  read_offsets(NodeDef, NODE_NAMES, NODE_FIELDS)
+  read_offsets(GraphDef, GRAPH_NAMES, GRAPH_FIELDS)
+  GRAPH_HASH = offset_of(GraphDef, '_hash')
+  STATIC_VALUE = offset_of(upstream.Static, 'value')
+  (REF_INDEX,) = REF_FIELDS
+  VAR_TYPE, VAR_INDEX, VAR_OUTER, VAR_METADATA, VAR_ARRAY_REF = VAR_FIELDS
+  ARRAY_INDEX, ARRAY_OUTER = ARRAY_FIELDS
+  NODE_TYPE, NODE_INDEX, NODE_OUTER, NODE_SIZE, NODE_METADATA = NODE_FIELDS
+  GRAPH_NODES, GRAPH_ATTRIBUTES, GRAPH_LEAVES = GRAPH_FIELDS

@@ -1,0 +1,53 @@
+"""What a value is to a walk, by its type: worked out once, checked by a few pointers after that."""
+
+cdef enum Kind:
+  VARIABLE       # an nnx.Variable whose class keeps the standard accessors
+  GRAPH          # an nnx.Pytree (Module, List, ...) whose class keeps the standard graph hooks
+  LIST
+  TUPLE
+  DICT
+  STATE
+  NONE
+  PYTREE_STATE   # the trace state and flags that each nnx.Pytree carries
+  NAMED_TUPLE
+  ARRAY          # a concrete jax or numpy array
+  PLAIN          # a number, a string, a function: no node, no array, no reference
+  OTHER          # whatever else: left to the pure twin
+
+
+cdef class Layout:
+  """An order of attributes that instances of a class have, and the order in which a walk goes."""
+  cdef tuple keys            # the keys of the instance's dict, in its order, known by identity
+  cdef tuple walked          # the same in walk order, as the walk names them: ints in a List
+  cdef tuple names           # the same in walk order, as attribute names
+  cdef list order            # walk position -> dict position
+  cdef Py_ssize_t nodes_at   # dict position of `_pytree__nodes`; -1 where the class's own counts
+  cdef bint standard         # False: the pure twin has to look at such an instance
+
+  cdef bint fits(self, dict attributes) noexcept
+
+
+cdef class TypeInfo:
+  """What a walk knows of a type, until the type changes or another is registered as a node."""
+  cdef object cls
+  cdef Kind kind
+  cdef unsigned int version     # the type's version tag, which changes with its attributes
+  cdef Py_ssize_t registered    # how many types were registered
+  cdef object impl              # GRAPH and containers: the registered functions
+  cdef bint is_pytree           # GRAPH: attributes are marked as data or static
+  cdef bint int_keys            # GRAPH: attribute names that are digits walk as ints
+  cdef object class_nodes       # GRAPH: the class's own `_pytree__nodes`
+  cdef list layouts             # GRAPH: the latest few layouts
+  cdef object metadata          # NAMED_TUPLE: what its NodeDef carries
+  cdef str why                  # OTHER: the reason, in words
+
+  cdef Layout layout_of(self, dict attributes)
+
+
+cdef TypeInfo info_of(object value)
+cdef TypeInfo info_of_type(object cls)
+cdef object instance_dict(object node)
+cdef bint no_ref(object value) except -1          # whether it is surely no array reference
+cdef object pytree_state_metadata(object state)   # what its NodeDef carries; None: not standard
+cdef object made_by(object metadata)              # the reverse: (initializing, is_setup), a named tuple's class, or None
+cdef object new_pytree_state(tuple flags, object trace_state)

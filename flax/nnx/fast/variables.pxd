@@ -1,0 +1,18 @@
+"""Making, copying and setting Variables whose class keeps the standard accessors."""
+
+cdef bint plain_metadata(object metadata) except -1   # a dict that says neither `hijax` nor `ref`
+
+
+cdef class TraceCheck:
+  """The trace that a walk runs under, asked for once."""
+  cdef object trace_state    # shared by the Variables and Pytrees that the walk makes
+  cdef object trace_ref      # jax's weak reference to the trace; None where it shows none
+
+  cdef object state(self)
+  cdef bint holds(self, object variable) except -1
+
+
+cdef object new_variable(object cls, object value, dict metadata, object trace_state)
+cdef object copy_variable(object variable, TraceCheck trace)                    # None: not standard
+cdef bint set_value(object variable, object value, TraceCheck trace) except -1  # False: not standard
+cdef bint set_from(object variable, object other, TraceCheck trace) except -1   # False: not standard
