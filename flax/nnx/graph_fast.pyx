@@ -45,5 +45,5 @@ def install(graphlib: dict) -> None:
   graphlib.update(unflatten.install(graphlib, pure, whole))
   graphlib.update(update.install(pure, whole))
   graphlib.update(walks.install(graphlib, pure, whole))
-  graphlib.update(states.install(graphlib, pure))
+  states.install_graphlib(graphlib)
   installed = True

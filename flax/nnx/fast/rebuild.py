@@ -9,22 +9,16 @@ import dataclasses
 import types
 import typing as tp
 
+from flax.nnx.fast.fronts import front
+
 # What `type` makes anew for each class.
 PER_CLASS = ('__dict__', '__weakref__', '__slots__', '__abstractmethods__', '_abc_impl')
 
 
-def carry_over(compiled: tp.Callable, pure: tp.Callable) -> tp.Callable:
-  """Gives a compiled function the pure one's name, module, signature and docstring."""
-  for name in ('__module__', '__name__', '__qualname__', '__doc__', '__annotations__'):
-    setattr(compiled, name, getattr(pure, name))
-  compiled.__wrapped__ = pure
-  return compiled
-
-
 def _replaced(own: tp.Any, method: tp.Any) -> tp.Any:
   if isinstance(own, staticmethod):
-    return staticmethod(carry_over(method, own.__func__))
-  return carry_over(method, own) if isinstance(own, types.FunctionType) else method
+    return staticmethod(front(method, own.__func__))
+  return front(method, own) if isinstance(own, types.FunctionType) else method
 
 
 def rebuild(pure: type, slots: tuple[str, ...], methods: dict[str, tp.Any]) -> type:

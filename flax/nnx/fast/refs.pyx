@@ -10,7 +10,8 @@ from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from libc.string cimport memset
 
-from flax.nnx.fast.rebuild import carry_over, rebuild
+from flax.nnx.fast.fronts import front
+from flax.nnx.fast.rebuild import rebuild
 from flax.nnx.fast.slots cimport has_slot, offset_of, read, store
 
 cdef enum:
@@ -231,5 +232,5 @@ def install(graphlib: dict) -> None:
   })
   TABLE = offset_of(RefMap, '_table')
   IndexMap = graphlib['IndexMap']
-  IndexMap.from_refmap = staticmethod(carry_over(from_refmap, IndexMap.from_refmap))
+  IndexMap.from_refmap = staticmethod(front(from_refmap, IndexMap.from_refmap))
   graphlib['RefMap'] = graphlib['PythonRefMap'] = RefMap

@@ -1,0 +1,60 @@
+"""Python functions in front of compiled ones, to all appearances the pure functions.
+
+A compiled function shows a type, a repr and argument errors of its own. A front is a Python
+function with the pure one's signature, name, docstring and module that passes its arguments on;
+`__wrapped__` is the pure function, so that its source is what tools find. It costs one call.
+"""
+import functools
+import inspect
+import typing as tp
+
+Function = tp.Callable[..., tp.Any]
+
+
+def _declared(parameter: inspect.Parameter) -> str:
+  star = {parameter.VAR_POSITIONAL: '*', parameter.VAR_KEYWORD: '**'}.get(parameter.kind, '')
+  default = '' if parameter.default is parameter.empty else '=None'
+  return star + parameter.name + default
+
+
+def _passed(parameter: inspect.Parameter) -> str:
+  name = parameter.name
+  form = {
+    parameter.VAR_POSITIONAL: f'*{name}',
+    parameter.VAR_KEYWORD: f'**{name}',
+    parameter.KEYWORD_ONLY: f'{name}={name}',
+  }
+  return form.get(parameter.kind, name)
+
+
+def _signature(parameters: tp.Sequence[inspect.Parameter]) -> str:
+  """The parameter list as source, with the `/` and `*` that it needs; defaults are None."""
+  parts, kinds = [], [p.kind for p in parameters]
+  for i, parameter in enumerate(parameters):
+    first_keyword = parameter.kind is parameter.KEYWORD_ONLY and parameter.kind not in kinds[:i]
+    if first_keyword and parameter.VAR_POSITIONAL not in kinds:
+      parts.append('*')
+    parts.append(_declared(parameter))
+    last_positional = parameter.kind not in kinds[i + 1:]
+    if parameter.kind is parameter.POSITIONAL_ONLY and last_positional:
+      parts.append('/')
+  return ', '.join(parts)
+
+
+def front(compiled: Function, pure: Function) -> Function:
+  """A Python function with the signature and looks of `pure` that calls `compiled`."""
+  parameters = list(inspect.signature(pure).parameters.values())
+  source = (
+    f'def front({_signature(parameters)}):\n'
+    f'  return _compiled({", ".join(map(_passed, parameters))})\n'
+  )
+  namespace: dict[str, tp.Any] = {'_compiled': compiled}
+  exec(compile(source, f'<front of {pure.__qualname__}>', 'exec'), namespace)
+  function = functools.wraps(pure)(namespace['front'])
+  function.__defaults__, function.__kwdefaults__ = pure.__defaults__, pure.__kwdefaults__
+  return function
+
+
+def fronts(pure: tp.Mapping[str, Function], compiled: tp.Mapping[str, Function]) -> dict[str, Function]:
+  """A front for each compiled function, by the name of the pure one that it stands for."""
+  return {name: front(function, pure[name]) for name, function in compiled.items()}
