@@ -5,6 +5,7 @@ cdef bint same_items(dict a, dict b) noexcept    # the same keys, in the same or
 cdef bint same_values(dict a, dict b) except -1  # the same keys, in any order, and values, by identity
 cdef list sorted_items(dict mapping)             # (key, value) pairs by key; None: keys that sort by their own code
 cdef object state_mapping(object state)          # the dict in a State; None: not standard
+cdef tuple longer(tuple path, object key)        # (*path, key)
 
 cdef class Children:
   """Keys and values of a node, in walk order."""

@@ -2,6 +2,8 @@
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Items, PyDict_Next, PyDict_Size
 from cpython.dict cimport PyDict_Values
 from cpython.object cimport PyObject
+from cpython.ref cimport Py_INCREF
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 
 from flax.nnx.fast cimport kinds
 from flax.nnx.fast.kinds cimport Layout, TypeInfo, instance_dict
@@ -57,6 +59,19 @@ cdef list sorted_items(dict mapping):
 cdef object state_mapping(object state):
   mapping = getattr(state, '_mapping', None)
   return mapping if type(mapping) is dict else None
+
+
+cdef tuple longer(tuple path, object key):
+  cdef Py_ssize_t i
+  cdef Py_ssize_t n = PyTuple_GET_SIZE(path)
+  result = PyTuple_New(n + 1)
+  for i in range(n):
+    item = <object>PyTuple_GET_ITEM(path, i)
+    Py_INCREF(item)
+    PyTuple_SET_ITEM(result, i, item)
+  Py_INCREF(key)
+  PyTuple_SET_ITEM(result, n, key)
+  return result
 
 
 cdef class Children:

@@ -63,8 +63,8 @@ cdef class Flattener:
     if kind is kinds.NONE:
       self.nodes.append(new_node_def(NONE_TYPE, None, None, 0, None))
       return 0
-    if kind is kinds.OTHER:
-      return self.hand_over(node, info.cls, info.why, depth)
+    if kind is kinds.OTHER or kind is kinds.STRANGER:
+      return self.hand_over(node, type(node), info.why, depth)
     return 0 if self.met(node) else self.leaf(node)
 
   cdef int hand_over(self, object node, object cls, str why, int depth) except -1:
@@ -176,7 +176,7 @@ cdef class Flattener:
       self.leaf(value)
     elif info.kind is kinds.PLAIN:
       self.static(key, value, pairs, i)
-    elif info.kind is not kinds.OTHER:
+    elif info.kind is not kinds.OTHER and info.kind is not kinds.STRANGER:
       self.attribute(key, upstream.NODE_ATTR, pairs, i)
       self.visit(value, info, depth + 1)
     else:
@@ -189,11 +189,9 @@ cdef class Flattener:
     self, object key, object value, bint is_data, TypeInfo info, list pairs, Py_ssize_t i, int depth
   ) except -1:
     """The pure twin's questions, in its order, for a type that no walk of ours knows."""
-    if (
-      upstream.get_node_impl(value) is not None
-      or isinstance(value, upstream.Variable)
-      or upstream.is_array_ref(value)
-    ):
+    if (info.kind is kinds.OTHER and (
+      upstream.get_node_impl(value) is not None or isinstance(value, upstream.Variable)
+    )) or upstream.is_array_ref(value):
       self.attribute(key, upstream.NODE_ATTR, pairs, i)
       return self.visit(value, info, depth + 1)
     if isinstance(value, upstream.array_types) or is_data:

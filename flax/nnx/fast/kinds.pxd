@@ -12,6 +12,7 @@ cdef enum Kind:
   NAMED_TUPLE
   ARRAY          # a concrete jax or numpy array
   PLAIN          # a number, a string, a function: no node, no array, no reference
+  STRANGER       # an object of a type that is nowhere registered: no node and no Variable
   OTHER          # whatever else: left to the pure twin
 
 
@@ -51,3 +52,8 @@ cdef bint no_ref(object value) except -1          # whether it is surely no arra
 cdef object pytree_state_metadata(object state)   # what its NodeDef carries; None: not standard
 cdef object made_by(object metadata)              # the reverse: (initializing, is_setup), a named tuple's class, or None
 cdef object new_pytree_state(tuple flags, object trace_state)
+
+
+cdef inline bint is_leaf_kind(Kind kind) noexcept:
+  """Whether such a value is no node and no Variable for sure."""
+  return kind is ARRAY or kind is PLAIN or kind is STRANGER

@@ -27,6 +27,7 @@ cdef extern from "Python.h":
 cdef enum:
   LAYOUTS_KEPT = 8          # for each class
   NAMED_TUPLES_KEPT = 128   # classes; they are in no registry, so nothing else keeps them alive
+  STRANGERS_KEPT = 4096     # version tags, numbers that keep no class alive
 
 cdef object Tracer = jax.core.Tracer
 cdef object ShapedArray = _ShapedArray
@@ -47,6 +48,8 @@ cdef tuple GRAPH_HOOKS = ('flatten', 'create_empty', 'clear', 'init')
 
 cdef dict infos = {}            # type -> TypeInfo, of types that a registry keeps alive anyway
 cdef dict named_tuples = {}     # class -> TypeInfo
+cdef set strangers = set()      # version tags, which are never given twice, of types seen as STRANGER
+cdef Py_ssize_t strangers_registered = 0   # how many types were registered then
 cdef dict pytree_states = {}    # (initializing, is_setup) -> metadata, four at most
 cdef dict makers = {}           # id of such metadata, or of a named tuple's -> (metadata, maker)
 cdef object PytreeState = None
@@ -63,10 +66,10 @@ cdef object lookup(object cls, str name):
 
 cdef tuple harmless_access():
   """The `__getattribute__`s that find every attribute which a walk asks for as `object` does: its
-  own, that of tuples, and the Optimizer's, which looks at the name 'model' alone."""
+  own, those of tuples and classes, and the Optimizer's, which looks at the name 'model' alone."""
   optimizer = sys.modules.get('flax.nnx.training.optimizer')
   own = () if optimizer is None else (vars(optimizer.Optimizer).get('__getattribute__'),)
-  return (object.__getattribute__, tuple.__getattribute__, *own)
+  return (object.__getattribute__, tuple.__getattribute__, type.__getattribute__, *own)
 
 
 cdef bint standard_access(object cls):
@@ -151,6 +154,8 @@ cdef TypeInfo info_of_type(object cls):
   info = named_tuples.get(cls)
   if info is not None and current(info):
     return info
+  if version_of(cls) in strangers and strangers_registered == registered_types():
+    return STRANGER_INFO
   return study(cls)
 
 
@@ -190,9 +195,37 @@ cdef TypeInfo study(object cls):
   elif cls in PLAIN_TYPES:
     info.kind = PLAIN
   else:
-    return info
+    return STRANGER_INFO if study_stranger(info) else info
   infos[cls] = info
   return info
+
+
+cdef TypeInfo stranger_info():
+  cdef TypeInfo info = TypeInfo.__new__(TypeInfo)
+  info.cls, info.kind, info.layouts = object, STRANGER, []
+  info.why = 'its type is registered nowhere'
+  return info
+
+
+cdef TypeInfo STRANGER_INFO = stranger_info()
+
+
+cdef bint study_stranger(TypeInfo info) except -1:
+  """Whether instances are surely no Variables either, by their class or by claiming another."""
+  global strangers_registered
+  from flax.nnx.variablelib import HijaxVariable
+  if (
+    not standard_access(info.cls)
+    or PyType_IsSubtype(<PyTypeObject*>info.cls, <PyTypeObject*>Tracer)
+    or PyType_IsSubtype(<PyTypeObject*>info.cls, <PyTypeObject*>HijaxVariable)
+  ):
+    return False
+  if len(strangers) >= STRANGERS_KEPT or strangers_registered != info.registered:
+    strangers.clear()
+  if info.version:
+    strangers_registered = info.registered
+    strangers.add(info.version)
+  return True
 
 
 cdef int study_variable(TypeInfo info) except -1:

@@ -8,7 +8,7 @@ from cpython.dict cimport PyDict_Copy
 from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.children cimport Children, children_of, state_mapping
 from flax.nnx.fast.fallbacks cimport count
-from flax.nnx.fast.kinds cimport TypeInfo, info_of, no_ref
+from flax.nnx.fast.kinds cimport TypeInfo, info_of, is_leaf_kind, no_ref
 from flax.nnx.fast.slots cimport has_slot, offset_of, read
 from flax.nnx.fast.variables cimport TraceCheck, set_from, set_value
 
@@ -58,7 +58,7 @@ cdef class Updater:
     cdef TypeInfo info = info_of(current)
     if info.kind is kinds.VARIABLE:
       return self.variable(current, value)
-    if info.kind is kinds.ARRAY or info.kind is kinds.PLAIN or info.kind is kinds.OTHER:
+    if info.kind is kinds.OTHER or is_leaf_kind(info.kind):
       return False
     if plain_state(value) is None:
       return False
@@ -85,7 +85,7 @@ def graph_update(node, state):
   """Updates `node` in place from a State or mapping; linear in the keys of the state and the
   attributes of the nodes that it reaches."""
   cdef TypeInfo info = info_of(node)
-  if info.kind is kinds.VARIABLE or info.kind is kinds.ARRAY or info.kind is kinds.PLAIN:
+  if info.kind is kinds.VARIABLE or is_leaf_kind(info.kind):
     return pure_update(node, state)
   cdef Updater walk = Updater.__new__(Updater)
   walk.trace = TraceCheck.__new__(TraceCheck)

@@ -8,9 +8,9 @@ from cpython.object cimport PyObject
 
 import jax
 
-from flax.nnx.fast cimport kinds, upstream
+from flax.nnx.fast cimport upstream
 from flax.nnx.fast.children cimport same_values
-from flax.nnx.fast.kinds cimport info_of, no_ref
+from flax.nnx.fast.kinds cimport info_of, is_leaf_kind, no_ref
 from flax.nnx.fast.slots cimport blank, fill, has_slot, offset_of, read, store
 
 cdef Py_ssize_t RAW_VALUE, METADATA, TRACE_STATE, JAX_TRACE
@@ -55,8 +55,7 @@ cdef object new_variable(object cls, object value, dict metadata, object trace_s
 
 cdef bint one_leaf(object value) except -1:
   """Whether jax takes `value` for a leaf, so that mapping over it gives the same object."""
-  cdef kinds.Kind kind = info_of(value).kind
-  return kind is kinds.ARRAY or kind is kinds.PLAIN or isinstance(value, jax.core.Tracer)
+  return is_leaf_kind(info_of(value).kind) or isinstance(value, jax.core.Tracer)
 
 
 cdef object copy_variable(object variable, TraceCheck trace):

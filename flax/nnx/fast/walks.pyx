@@ -4,9 +4,9 @@ User code runs between the steps of each of them (the loop's body, a filter), so
 are taken when the walk comes to it, as upstream does, and kept until it leaves.
 """
 from flax.nnx.fast cimport kinds, upstream
-from flax.nnx.fast.children cimport Children, children_of
+from flax.nnx.fast.children cimport Children, children_of, longer
 from flax.nnx.fast.fallbacks cimport count
-from flax.nnx.fast.kinds cimport TypeInfo, info_of
+from flax.nnx.fast.kinds cimport TypeInfo, info_of, is_leaf_kind
 
 cdef enum:
   DEEPEST = 200   # levels that a recursive walk goes down before the pure one takes over
@@ -46,7 +46,7 @@ cdef bint leads_on(object value, TypeInfo info) except -1:
   """Whether `iter_graph` looks into `value`."""
   if info.kind is kinds.OTHER:
     return is_node(value) or isinstance(value, upstream.Variable)
-  return info.kind is not kinds.ARRAY and info.kind is not kinds.PLAIN
+  return not is_leaf_kind(info.kind)
 
 
 def iter_graph(node, /):
@@ -75,7 +75,7 @@ def iter_graph(node, /):
       yield frame.path, frame.node
     if not frames:
       return
-    path = (*frame.path, frame.keys[frame.next])
+    path = longer(frame.path, frame.keys[frame.next])
     node = frame.values[frame.next]
     frame.next += 1
 
@@ -94,7 +94,7 @@ cdef int node_paths_into(
     return 0
   if kind is kinds.PLAIN:
     return 0
-  if kind is kinds.OTHER:
+  if kind is kinds.OTHER or kind is kinds.STRANGER:
     pure_node_paths(node, paths, path, candidate)
     return 0
   shared = kind is kinds.GRAPH or kind is kinds.VARIABLE or kind is kinds.ARRAY
@@ -110,7 +110,7 @@ cdef int node_paths_into(
   frame = enter(node, path, info, 'find_duplicates')
   if frame is not None:
     for key, value in zip(frame.keys, frame.values):
-      node_paths_into(value, paths, (*path, key), candidate, depth + 1)
+      node_paths_into(value, paths, longer(path, key), candidate, depth + 1)
   return 0
 
 
@@ -141,12 +141,14 @@ cdef int pop_into(
     child = info_of(value)
     if child.kind is kinds.PLAIN:
       continue
-    if is_node(value) if child.kind is kinds.OTHER else (
-      child.kind is not kinds.VARIABLE and child.kind is not kinds.ARRAY
+    if child.kind is not kinds.VARIABLE and (
+      is_node(value) if child.kind is kinds.OTHER else not is_leaf_kind(child.kind)
     ):
-      pop_into(value, met, (*path, key), states, predicates, depth + 1)
-    elif (child.kind is not kinds.OTHER or is_node_leaf(value)) and id(value) not in met:
-      pop_leaf(node, key, value, met, (*path, key), states, predicates)
+      pop_into(value, met, longer(path, key), states, predicates, depth + 1)
+    elif id(value) not in met and (
+      child.kind is kinds.VARIABLE or child.kind is kinds.ARRAY or is_node_leaf(value)
+    ):
+      pop_leaf(node, key, value, met, longer(path, key), states, predicates)
   return 0
 
 
