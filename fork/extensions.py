@@ -1,0 +1,71 @@
+"""What is compiled, and how."""
+import os
+import pathlib
+import platform
+import shutil
+import sysconfig
+
+import Cython
+from Cython.Build import cythonize
+from setuptools import Extension
+from setuptools.command.build_ext import build_ext
+from setuptools.errors import BaseError
+
+from fork import BuildError
+
+CHECKED = 'FLAX_FAST_CHECKED'   # 1: bounds, none and overflow checks, C assertions, -O1 -g
+STRICT = 'FLAX_FAST_STRICT'     # 1: warnings of the C compiler are errors
+QUIET = ['-Wno-unused-function', '-Wno-unused-parameter', '-Wno-missing-field-initializers']
+
+
+def _set(variable: str) -> bool:
+  return os.environ.get(variable, '0') == '1'
+
+
+def directives() -> dict[str, bool | int]:
+  """Cython's directives, the same for every module."""
+  checked = _set(CHECKED)
+  return {
+    'language_level': 3, 'binding': True, 'embedsignature': False,
+    'boundscheck': checked, 'wraparound': False, 'initializedcheck': checked,
+    'nonecheck': checked, 'overflowcheck': checked,
+  }
+
+
+def _flags() -> list[str]:
+  flags = ['-O1', '-g', '-UNDEBUG'] if _set(CHECKED) else ['-O2', '-g0']
+  return flags + (['-Wall', '-Wextra', '-Werror', *QUIET] if _set(STRICT) else [])
+
+
+def extensions(tree: pathlib.Path) -> list[Extension]:
+  """One extension module for each .pyx of the tree, translated to C where it changed."""
+  modules = []
+  for source in sorted(tree.rglob('*.pyx')):
+    name = '.'.join(source.relative_to(tree).with_suffix('').parts)
+    modules.append(Extension(name, [str(source)], extra_compile_args=_flags()))
+  return cythonize(modules, include_path=[str(tree)], compiler_directives=directives(), quiet=True)
+
+
+def banner(upstream: str, twins: list[str]) -> str:
+  """One line that says what is being built, and with what."""
+  kind = 'checked' if _set(CHECKED) else 'optimised'
+  return (
+    f'flax {upstream}: {kind} build of {", ".join(twins)} '
+    f'for Python {platform.python_version()} with Cython {Cython.__version__}'
+  )
+
+
+class Build(build_ext):
+  """Compiles; says what to do where that fails."""
+
+  def build_extensions(self) -> None:
+    compiler = (os.environ.get('CC') or sysconfig.get_config_var('CC') or 'cc').split()[0]
+    if shutil.which(compiler) is None:
+      raise BuildError(
+        f'no C compiler: {compiler!r} is not on the path. Install one (Debian: gcc, with the '
+        f'headers of this Python) or name another in CC.'
+      )
+    try:
+      super().build_extensions()
+    except BaseError as error:
+      raise BuildError(f'the C compiler failed ({error}); its own messages are above.') from error
