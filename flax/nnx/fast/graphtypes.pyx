@@ -121,13 +121,13 @@ cdef object slot_equal(object a, object b, Py_ssize_t offset):
 
 
 cdef object slots_equal(object a, object b, Py_ssize_t* offsets, int count):
+  """The terms joined by `and`: the last one is the answer as it is."""
   cdef int i
-  answer = True
-  for i in range(count):
+  for i in range(count - 1):
     answer = slot_equal(a, b, offsets[i])
     if answer is not True and not answer:
       return answer
-  return answer
+  return slot_equal(a, b, offsets[count - 1])
 
 
 cdef bint complete(object a, Py_ssize_t* offsets, int count) noexcept:
@@ -212,12 +212,11 @@ cdef object attributes_equal(object self, object other, tuple fields):
     return tuple([getattr(self, name) for name in fields]) == tuple(
       [getattr(other, name) for name in fields]
     )
-  answer = True
-  for name in fields:
+  for name in fields[:len(fields) - 1]:
     answer = getattr(self, name) == getattr(other, name)
     if not answer:
       return answer
-  return answer
+  return getattr(self, fields[len(fields) - 1]) == getattr(other, fields[len(fields) - 1])
 
 
 # ---- hashing ----

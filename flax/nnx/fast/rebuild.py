@@ -29,24 +29,29 @@ def rebuild(pure: type, slots: tuple[str, ...], methods: dict[str, tp.Any]) -> t
   }
   for name, method in methods.items():
     names[name] = _replaced(names.get(name), method)
-  return type(pure)(pure.__name__, pure.__bases__, {**names, '__slots__': slots})
+  cls = type(pure)(pure.__name__, pure.__bases__, {**names, '__slots__': slots})
+  if '__slots__' in vars(pure):   # what it says of its slots is what the pure class says
+    cls.__slots__ = vars(pure)['__slots__']
+  else:
+    del cls.__slots__
+  return cls
 
 
 def rebuild_dataclass(
   pure: type, methods: dict[str, tp.Any], extra_slots: tuple[str, ...] = ()
 ) -> type:
-  """`rebuild` for a frozen dataclass: one slot a field, and assignment refused as before."""
+  """`rebuild` for a frozen dataclass: one slot a field."""
   fields = tuple(field.name for field in dataclasses.fields(pure))
-  if '__slots__' not in vars(pure):   # its instances have a dict and weak references
-    extra_slots += ('__weakref__',)
-    methods = {**methods, **_dict_of_fields(fields)}
-  cls = rebuild(pure, fields + extra_slots, methods)
+  if '__slots__' in vars(pure):
+    return rebuild(pure, fields + extra_slots, methods)
+  slots = fields + ('__weakref__',) + extra_slots
+  cls = rebuild(pure, slots, {**methods, **_in_place_of_a_dict(fields)})
   _freeze(cls, fields)
   return cls
 
 
-def _dict_of_fields(fields: tuple[str, ...]) -> dict[str, tp.Any]:
-  """`vars()` and pickling of slots, in the form that an instance with a dict gives them."""
+def _in_place_of_a_dict(fields: tuple[str, ...]) -> dict[str, tp.Any]:
+  """`vars()`, pickling and missing fields, as an instance with a dict would have them."""
 
   def state(self) -> dict[str, tp.Any]:
     return {name: getattr(self, name) for name in fields if hasattr(self, name)}
@@ -55,10 +60,19 @@ def _dict_of_fields(fields: tuple[str, ...]) -> dict[str, tp.Any]:
     for name, value in state.items():
       object.__setattr__(self, name, value)
 
-  return {'__dict__': property(state), '__getstate__': state, '__setstate__': __setstate__}
+  def __getattr__(self, name):
+    raise AttributeError(
+      f'{type(self).__name__!r} object has no attribute {name!r}', name=name, obj=self
+    )
+
+  return {
+    '__dict__': property(state), '__getstate__': state, '__setstate__': __setstate__,
+    '__getattr__': __getattr__,
+  }
 
 
 def _freeze(cls: type, fields: tuple[str, ...]) -> None:
+  """Refuses assignment, as the pure class does in functions that name it, not this class."""
 
   def frozen(self, name: str) -> bool:
     return type(self) is cls or name in fields

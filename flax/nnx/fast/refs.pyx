@@ -14,6 +14,9 @@ from flax.nnx.fast.fronts import front
 from flax.nnx.fast.rebuild import rebuild
 from flax.nnx.fast.slots cimport has_slot, offset_of, read, store
 
+cdef extern from "Python.h":
+  object PyObject_GenericGetDict(object o, void* context)
+
 cdef enum:
   EMPTY = -1
   FIRST_BUCKETS = 16
@@ -188,23 +191,35 @@ def from_indexmap(indexmap):
   return refmap
 
 
+def get_dict(self):
+  """The instance's dict, with the one attribute that the pure class keeps in it."""
+  cdef dict attributes = PyObject_GenericGetDict(self, NULL)
+  if '_mapping' not in attributes:
+    others = dict(attributes)
+    attributes.clear()
+    attributes['_mapping'] = table_of(self).materialise()
+    attributes.update(others)
+  return attributes
+
+
 def get_mapping(self):
   return table_of(self).materialise()
 
 
 def set_mapping(self, mapping):
   new_table(self).mapping = mapping
+  PyObject_GenericGetDict(self, NULL)['_mapping'] = mapping
 
 
 def __getstate__(self):
-  return {'_mapping': table_of(self).materialise(), **vars(self)}
+  return dict(get_dict(self))
 
 
 def __setstate__(self, state):
-  state = dict(state)
+  cdef dict attributes = PyObject_GenericGetDict(self, NULL)
   if '_mapping' in state:
-    new_table(self).mapping = state.pop('_mapping')
-  vars(self).update(state)
+    new_table(self).mapping = state['_mapping']
+  attributes.update(state)
 
 
 def from_refmap(refmap):
@@ -227,7 +242,7 @@ def install(graphlib: dict) -> None:
     '__init__': __init__, 'get': get, '__getitem__': __getitem__, '__setitem__': __setitem__,
     '__delitem__': __delitem__, '__len__': __len__, '__contains__': __contains__,
     '__iter__': __iter__, 'items': items, 'from_indexmap': from_indexmap,
-    '_mapping': property(get_mapping, set_mapping),
+    '_mapping': property(get_mapping, set_mapping), '__dict__': property(get_dict),
     '__getstate__': __getstate__, '__setstate__': __setstate__,
   })
   TABLE = offset_of(RefMap, '_table')

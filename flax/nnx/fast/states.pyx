@@ -31,6 +31,8 @@ cdef object empty_node = traversals.empty_node
 cdef object OfType = filterlib.OfType
 cdef object Everything = filterlib.Everything
 cdef object Nothing = filterlib.Nothing
+cdef object TAKES_ALL = (..., True)
+cdef object ELSEWHERE = object()   # a mapping that is not walked here
 cdef object FlatState, State
 cdef Py_ssize_t KEYS, VALUES
 cdef object pure_from_flat_state, pure_to_flat_state, pure_split_state
@@ -40,17 +42,17 @@ cdef object pure_merge_to_flat_state, pure_get_sorted_leaves
 # ---- nested to flat ----
 
 cdef object branch_of(object value):
-  """The dict below `value`; None for a leaf, Ellipsis for a mapping that is not walked here."""
+  """The dict below `value`; None for a leaf, ELSEWHERE for a mapping that is not walked here."""
   cdef kinds.Kind kind
   if type(value) is dict:
     return value
   if type(value) is State:
     mapping = state_mapping(value)
-    return ... if mapping is None else mapping
+    return ELSEWHERE if mapping is None else mapping
   kind = info_of(value).kind
   if kind is kinds.VARIABLE or kind is kinds.ARRAY or kind is kinds.PLAIN:
     return None
-  return ... if isinstance(value, tp.Mapping) else None
+  return ELSEWHERE if isinstance(value, tp.Mapping) else None
 
 
 cdef bint gather(dict mapping, list path, list paths, list leaves, int depth) except -1:
@@ -60,7 +62,7 @@ cdef bint gather(dict mapping, list path, list paths, list leaves, int depth) ex
     return False
   for key, value in items:
     branch = branch_of(value)
-    if branch is ...:
+    if branch is ELSEWHERE:
       return False
     if paths is not None:
       path.append(key)
@@ -228,8 +230,8 @@ cdef bint passes(object predicate, object path, object value) except -1:
 cdef bint exhaust_early(tuple filters) except -1:
   """Whether `...` or `True` stands before another filter, which is an error."""
   for i, filter_ in enumerate(filters):
-    if filter_ in (..., True) and i != len(filters) - 1:
-      if not all([f in (..., True) for f in filters[i + 1:]]):
+    if filter_ in TAKES_ALL and i != len(filters) - 1:
+      if not all([f in TAKES_ALL for f in filters[i + 1:]]):
         return True
   return False
 

@@ -1,0 +1,88 @@
+# make demo, make test: all the set-up on a fresh machine. PYTHON=... chooses the Python; otherwise
+# the newest that is found. Environments lie in .venv/, one for each purpose, Python and jax.
+PYTHON ?= $(shell sh fork/find_python.sh)
+VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+LINE := $(if $(filter 3.11,$(VERSION)),old,new)
+CONSTRAINTS ?= tests/constraints-$(LINE).txt
+ENV ?= .venv/test-$(VERSION)
+DEV := .venv/develop-$(VERSION)
+DEMO := .venv/demo-$(VERSION)
+BUILD_TOOLS := setuptools cython packaging pip
+SOURCES := $(shell find flax fork -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.toml') \
+  setup.py pyproject.toml upstream.txt README.md NOTICE
+PIP := -m pip --disable-pip-version-check --quiet
+export JAX_PLATFORMS ?= cpu
+
+.PHONY: demo test test-all unit upstream lint develop checked wheels bench clean python
+.DELETE_ON_ERROR:
+
+python:
+	@test -n "$(VERSION)" || { echo "no usable Python: $(PYTHON)"; exit 1; }
+	@echo "Python $(VERSION): $(PYTHON) ($(LINE) line)"
+
+demo: python $(DEMO)/.installed
+	$(DEMO)/bin/python benchmarks/demo.py
+
+test: python lint $(ENV)/.installed
+	$(MAKE) --no-print-directory unit upstream PYTHON=$(PYTHON)
+	@echo "make test: all of it passed on Python $(VERSION) ($(LINE) line)"
+
+unit: $(ENV)/.installed
+	$(ENV)/bin/python -P -m pytest tests -q -p no:cacheprovider -n 2
+
+upstream: $(ENV)/.installed
+	$(ENV)/bin/python tests/upstream/run.py $(ENV)/bin/python --smoke
+	$(ENV)/bin/python tests/upstream/run.py $(ENV)/bin/python
+
+test-all:
+	for version in 3.11 3.12 3.13; do \
+	  $(MAKE) --no-print-directory test PYTHON=$$(sh fork/find_python.sh $$version) || exit 1; done
+	$(MAKE) --no-print-directory unit upstream PYTHON=$$(sh fork/find_python.sh 3.13) \
+	  ENV=.venv/test-3.13-oldest-jax CONSTRAINTS=tests/constraints-oldest-jax.txt
+
+lint: .venv/lint/.installed
+	.venv/lint/bin/ruff check .
+	.venv/lint/bin/cython-lint flax
+
+# A wheel of this tree, in an environment with what the tests import.
+$(ENV)/.installed: $(SOURCES) $(CONSTRAINTS) tests/requirements.txt
+	$(PYTHON) -m venv $(ENV)
+	$(ENV)/bin/python $(PIP) install -c $(CONSTRAINTS) -r tests/requirements.txt $(BUILD_TOOLS)
+	$(ENV)/bin/python $(PIP) wheel --no-build-isolation --no-deps -w dist/$(VERSION) .
+	$(ENV)/bin/python $(PIP) install -c $(CONSTRAINTS) --force-reinstall --no-deps dist/$(VERSION)/flax-*.whl
+	$(ENV)/bin/python $(PIP) install -c $(CONSTRAINTS) dist/$(VERSION)/flax-*.whl
+	$(ENV)/bin/python -m pip check
+	touch $@
+
+$(DEMO)/.installed: $(SOURCES) benchmarks/requirements.txt
+	$(PYTHON) -m venv $(DEMO)
+	$(DEMO)/bin/python $(PIP) install -r benchmarks/requirements.txt
+	$(DEMO)/bin/python $(PIP) install --force-reinstall --no-deps .
+	$(DEMO)/bin/python $(PIP) install .
+	touch $@
+
+.venv/lint/.installed: tests/requirements-lint.txt
+	$(PYTHON) -m venv .venv/lint
+	.venv/lint/bin/python $(PIP) install -r tests/requirements-lint.txt
+	touch $@
+
+# An environment that runs the checkout; each further call compiles what changed, in seconds.
+develop: python
+	test -x $(DEV)/bin/python || $(PYTHON) -m venv $(DEV)
+	test -e $(DEV)/.installed || $(DEV)/bin/python $(PIP) install -c $(CONSTRAINTS) -r tests/requirements.txt $(BUILD_TOOLS)
+	test -e $(DEV)/.installed || $(DEV)/bin/python $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e .
+	touch $(DEV)/.installed
+	$(DEV)/bin/python setup.py -q build_ext --inplace
+
+# The same tests on a build with bounds, none and overflow checks and C assertions.
+checked: python
+	FLAX_FAST_CHECKED=1 $(MAKE) --no-print-directory unit PYTHON=$(PYTHON) ENV=.venv/checked-$(VERSION)
+
+wheels:
+	for version in 3.11 3.12 3.13; do \
+	  python=$$(sh fork/find_python.sh $$version 2>/dev/null) || continue; \
+	  $$python -m pip wheel --quiet --no-deps -w dist . || exit 1; done
+	ls dist/*.whl
+
+clean:
+	rm -rf build dist upstream .venv flax.egg-info benchmarks/results
