@@ -29,6 +29,8 @@ def plain(text) -> str:
 
 def value_of(value) -> str:
   if isinstance(value, (jax.Array, np.ndarray)) and not isinstance(value, jax.core.Tracer):
+    if isinstance(value, jax.Array) and value.is_deleted():
+      return f'{type(value).__name__} {value.dtype} deleted'
     if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
       return f'key {jax.random.key_data(value).tolist()}'
     return f'{type(value).__name__} {value.dtype} {np.asarray(value).tolist()}'

@@ -31,13 +31,13 @@ class Linear(nnx.Module):
 
 
 class Net(nnx.Module):
-  """Modules in a List, beside a static function and an array that is an attribute."""
+  """Modules in a List, beside a static function and arrays that are attributes."""
 
-  def __init__(self, depth=3):
+  def __init__(self, depth=3, hold=lambda array: array):
     self.layers = nnx.List([Linear(2, float(i)) for i in range(depth)])
     self.activation = nnx.relu
-    self.scale = jnp.array([1.0, 2.0])
-    self.offset = np.array([0.5, 0.25])
+    self.scale = hold(jnp.array([1.0, 2.0]))
+    self.offset = hold(np.array([0.5, 0.25]))
 
   def __call__(self, x):
     for layer in self.layers:
