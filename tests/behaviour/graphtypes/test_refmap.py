@@ -59,7 +59,7 @@ def test_errors(say):
 
 
 def test_order(say):
-  keys = list('abcdef')
+  keys = ['a', 'b', 'c', 'd', 'e', 'f']
   refmap = RefMap((key, i) for i, key in enumerate(keys))
   refmap['a'] = 10
   del refmap['b']
@@ -139,7 +139,7 @@ def test_repr(say):
 
 def test_change_during_a_loop(say):
   def loop(walk, change):
-    refmap = RefMap((key, i) for i, key in enumerate('abcd'))
+    refmap = RefMap((key, i) for i, key in enumerate(['a', 'b', 'c', 'd']))
     seen = []
     for item in walk(refmap):
       seen.append(item)
@@ -193,7 +193,7 @@ def test_odd_mapping_attributes(say):
 
 
 def test_between_the_two_maps(say):
-  keys = list('abc')
+  keys = ['a', 'b', 'c']
   refmap = RefMap((key, i) for i, key in enumerate(keys))
   indexes = IndexMap.from_refmap(refmap)
   say(type(indexes).__name__, list(indexes.items()))

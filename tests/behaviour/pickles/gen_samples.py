@@ -1,4 +1,4 @@
-"""Writes the pickles that the tests read: `python gen_samples.py`, once for each maker and release.
+"""Writes the pickles that the tests read: `python -m pickles.gen_samples` in `tests/behaviour`.
 
 The flax that is installed is the maker: `upstream`, or `fork` where the compiled twin is loaded.
 Samples lie in `samples/RELEASE/MAKER/SUBJECT.PROTOCOL`; those that hold byte code end with the
@@ -12,7 +12,7 @@ import sys
 
 import cloudpickle
 import flax
-from subjects import SUBJECTS, Subject
+from pickles.subjects import SUBJECTS, Subject
 
 SAMPLES = pathlib.Path(__file__).with_name('samples')
 
