@@ -4,6 +4,7 @@ import re
 import jax
 import numpy as np
 from flax import nnx
+from flax.nnx import graphlib
 
 ADDRESS = re.compile(r'0x[0-9a-f]+')
 
@@ -80,3 +81,10 @@ def state_lines(state) -> list[str]:
   """A state's paths in order, and its leaves."""
   return [f'{path}: {variable(leaf) if isinstance(leaf, nnx.Variable) else value_of(leaf)}'
           for path, leaf in nnx.to_flat_state(state)] if isinstance(state, nnx.State) else [value_of(state)]
+
+
+def contexts() -> tuple[int, int, int]:
+  """How deep the context stacks are: all zero outside of any call."""
+  context = graphlib.GRAPH_CONTEXT
+  return (
+    len(context.update_context_stacks), len(context.ref_index_stack), len(context.index_ref_stack))

@@ -17,8 +17,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
-from flax.nnx import graphlib
-from telling import Names, error_of, plain, tree, value_of
+from telling import Names, contexts, error_of, plain, tree, value_of
 from zoo import Counter, Empty, Linear, Net, Shared, refs
 
 X = jnp.ones(2)
@@ -259,11 +258,6 @@ FAILURES = {
   'half_way': lambda m: (delattr(m, 'scale'), setattr(m, 'n', 1), m.missing),
   'bad_output': lambda m: m.__setattr__('bad', nnx.data(object())),
 }
-
-
-def contexts():
-  context = graphlib.GRAPH_CONTEXT
-  return (len(context.update_context_stacks), len(context.ref_index_stack), len(context.index_ref_stack))
 
 
 @pytest.mark.parametrize('name', FAILURES)

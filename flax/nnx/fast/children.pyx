@@ -88,7 +88,7 @@ cdef Children graph_children(object node, TypeInfo info):
   cdef dict attributes = instance_dict(node)
   cdef Layout layout = info.layout_of(attributes)
   cdef list values = PyDict_Values(attributes)
-  if not layout.standard or not layout.fits(attributes):
+  if not (layout.standard and layout.distinct and layout.fits(attributes)):
     return None
   return new_children(layout.walked, [values[i] for i in layout.order])
 

@@ -24,6 +24,7 @@ cdef class Layout:
   cdef list order            # walk position -> dict position
   cdef Py_ssize_t nodes_at   # dict position of `_pytree__nodes`; -1 where the class's own counts
   cdef bint standard         # False: the pure twin has to look at such an instance
+  cdef bint distinct         # False: several names walk as the same int ('7' and '07' in a List)
 
   cdef bint fits(self, dict attributes) noexcept
 

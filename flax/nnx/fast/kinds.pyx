@@ -118,6 +118,7 @@ cdef Layout new_layout(TypeInfo info, dict attributes):
   walked = [as_int(key) for key in layout.keys] if info.int_keys else list(layout.keys)
   layout.order = sorted(range(len(walked)), key=lambda i: (type(walked[i]) is str, walked[i]))
   layout.walked = tuple([walked[i] for i in layout.order])
+  layout.distinct = len(set(walked)) == len(walked)
   layout.names = tuple([layout.keys[i] for i in layout.order])
   layout.nodes_at = (
     layout.keys.index('_pytree__nodes') if '_pytree__nodes' in attributes else -1
