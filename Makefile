@@ -42,7 +42,7 @@ test-all:
 
 lint: .venv/lint/.installed
 	.venv/lint/bin/ruff check .
-	.venv/lint/bin/cython-lint flax
+	PATH="$(CURDIR)/.venv/lint/bin:$$PATH" cython-lint flax
 
 # A wheel of this tree, in an environment with what the tests import.
 $(ENV)/.installed: $(SOURCES) $(CONSTRAINTS) tests/requirements.txt

@@ -1,10 +1,11 @@
 """Builds the fork: see `fork/__init__.py` for what happens in which order."""
+
 import pathlib
 import shutil
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(ROOT))   # isolated builds leave the project's own folder out
+sys.path.insert(0, str(ROOT))  # isolated builds leave the project's own folder out
 
 from setuptools import setup  # noqa: E402
 from setuptools.command.build_py import build_py  # noqa: E402
@@ -29,7 +30,8 @@ class Copy(build_py):
 
 def _left_out(path: pathlib.Path) -> bool:
   return (
-    path.suffix in ('.c', '.so', '.pyd', '.pyc') or path.name.startswith('.from-')
+    path.suffix in ('.c', '.so', '.pyd', '.pyc')
+    or path.name.startswith('.from-')
     or path.parts[0].endswith(('.dist-info', '.egg-info'))
   )
 

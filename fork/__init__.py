@@ -5,7 +5,7 @@ unpacked), `tree` (overlay and splices put together), `metadata` (what the distr
 itself), `extensions` (what is compiled, and how). `setup.py` is the only caller.
 """
 
-REVISION = 1   # of the fork, within one upstream release: the N of 0.12.12+fast.N
+REVISION = 1  # of the fork, within one upstream release: the N of 0.12.12+fast.N
 
 
 class BuildError(Exception):

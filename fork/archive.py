@@ -1,4 +1,5 @@
 """Verifies an archive before it is opened, and unpacks it without leaving the folder."""
+
 import hashlib
 import pathlib
 import stat
@@ -6,7 +7,7 @@ import zipfile
 
 from fork import BuildError
 
-LARGEST = 100 * 2**20   # bytes unpacked; upstream's wheels are under 3 MiB
+LARGEST = 100 * 2**20  # bytes unpacked; upstream's wheels are under 3 MiB
 
 
 def verify(path: pathlib.Path, hashes: tuple[str, ...]) -> None:

@@ -1,4 +1,5 @@
 """What is compiled, and how."""
+
 import os
 import pathlib
 import platform
@@ -13,8 +14,8 @@ from setuptools.errors import BaseError
 
 from fork import BuildError
 
-CHECKED = 'FLAX_FAST_CHECKED'   # 1: bounds, none and overflow checks, C assertions, -O1 -g
-STRICT = 'FLAX_FAST_STRICT'     # 1: warnings of the C compiler are errors
+CHECKED = 'FLAX_FAST_CHECKED'  # 1: bounds, none and overflow checks, C assertions, -O1 -g
+STRICT = 'FLAX_FAST_STRICT'  # 1: warnings of the C compiler are errors
 QUIET = ['-Wno-unused-function', '-Wno-unused-parameter', '-Wno-missing-field-initializers']
 
 
@@ -26,9 +27,14 @@ def directives() -> dict[str, bool | int]:
   """Cython's directives, the same for every module."""
   checked = _set(CHECKED)
   return {
-    'language_level': 3, 'binding': True, 'embedsignature': False,
-    'boundscheck': checked, 'wraparound': False, 'initializedcheck': checked,
-    'nonecheck': checked, 'overflowcheck': checked,
+    'language_level': 3,
+    'binding': True,
+    'embedsignature': False,
+    'boundscheck': checked,
+    'wraparound': False,
+    'initializedcheck': checked,
+    'nonecheck': checked,
+    'overflowcheck': checked,
   }
 
 

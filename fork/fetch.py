@@ -1,4 +1,5 @@
 """Gets an archive of the pinned release: from a path that the builder names, or with pip."""
+
 import os
 import pathlib
 import subprocess
@@ -9,7 +10,7 @@ from fork import BuildError
 from fork.archive import verify
 from fork.pin import Pin
 
-VARIABLE = 'FLAX_FAST_UPSTREAM'   # a wheel, or a folder that holds it, for machines without an index
+VARIABLE = 'FLAX_FAST_UPSTREAM'  # a wheel, or a folder that holds it, for machines without an index
 
 
 def wheel(pin: Pin, folder: pathlib.Path) -> pathlib.Path:
@@ -39,8 +40,18 @@ def _download(pin: Pin, folder: pathlib.Path) -> None:
     requirements = pathlib.Path(scratch, 'upstream.txt')
     requirements.write_text(pin.line + '\n')
     command = [
-      sys.executable, '-m', 'pip', 'download', '--no-deps', '--require-hashes',
-      '--only-binary', ':all:', '--dest', str(folder), '--requirement', str(requirements),
+      sys.executable,
+      '-m',
+      'pip',
+      'download',
+      '--no-deps',
+      '--require-hashes',
+      '--only-binary',
+      ':all:',
+      '--dest',
+      str(folder),
+      '--requirement',
+      str(requirements),
     ]
     done = subprocess.run(command, capture_output=True, text=True)
   if done.returncode:

@@ -1,4 +1,5 @@
 """What the distribution says of itself: upstream's own words, with the fork's version and notice."""
+
 import email.message
 import email.parser
 import pathlib

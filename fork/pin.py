@@ -1,4 +1,5 @@
 """Which upstream release this Python builds, and the hashes that its archives must have."""
+
 import dataclasses
 import os
 import pathlib
@@ -9,7 +10,7 @@ from packaging.requirements import Requirement
 from fork import BuildError
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-VARIABLE = 'FLAX_FAST_PIN'   # names another pin file
+VARIABLE = 'FLAX_FAST_PIN'  # names another pin file
 
 
 @dataclasses.dataclass(frozen=True)

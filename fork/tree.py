@@ -1,4 +1,5 @@
 """The tree that is built: upstream's files, ours laid over them, the splices added."""
+
 import filecmp
 import hashlib
 import pathlib

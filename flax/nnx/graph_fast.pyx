@@ -10,7 +10,9 @@ import types
 
 from flax.nnx.fast import flatten, graphtypes, refs, states, unflatten, update, upstream, variables
 from flax.nnx.fast import walks
-from flax.nnx.fast.fallbacks import fallbacks, reset  # noqa: F401  (public here)
+from flax.nnx.fast.fallbacks import fallbacks, reset
+
+__all__ = ['fallbacks', 'install', 'reset', 'twin']
 
 cdef bint installed = False
 

@@ -4,6 +4,7 @@ The last line of each spliced module calls `splice`. `FLAX_NNX_FAST` is read onc
 unset or `1` loads every twin, `0` leaves them all out. A twin that does not load is an error,
 never a silent slow path.
 """
+
 import importlib
 import os
 import typing as tp

@@ -4,6 +4,7 @@ Such a test is a plain function: it asserts what it likes and says what can be o
 a process of the twin that its id names, `[compiled]` or `[pure]`; the two processes live as long
 as the tests do. The compiled twin's transcript has to be the pure one's, line for line.
 """
+
 import difflib
 import os
 import pathlib
@@ -17,7 +18,7 @@ import pytest
 
 WORKER = pathlib.Path(__file__).with_name('worker.py')
 SWITCH = {'compiled': '1', 'pure': '0'}
-PATIENCE = 300   # seconds that one test may take
+PATIENCE = 300  # seconds that one test may take
 
 
 class Twin:
@@ -27,11 +28,19 @@ class Twin:
     self.name, self.process, self.log = name, None, tempfile.TemporaryFile()
 
   def start(self) -> None:
-    env = {**os.environ, 'FLAX_NNX_FAST': SWITCH[self.name], 'JAX_PLATFORMS': 'cpu',
-           'XLA_FLAGS': '--xla_force_host_platform_device_count=4'}
+    env = {
+      **os.environ,
+      'FLAX_NNX_FAST': SWITCH[self.name],
+      'JAX_PLATFORMS': 'cpu',
+      'XLA_FLAGS': '--xla_force_host_platform_device_count=4',
+    }
     self.process = subprocess.Popen(
-      [sys.executable, '-P', str(WORKER)], env=env,
-      stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self.log)
+      [sys.executable, '-P', str(WORKER)],
+      env=env,
+      stdin=subprocess.PIPE,
+      stdout=subprocess.PIPE,
+      stderr=self.log,
+    )
     loaded = pickle.load(self.process.stdout)
     assert loaded == self.name, f'the worker runs the {loaded} twin, not the {self.name} one'
 
@@ -53,7 +62,7 @@ class Twin:
 
 
 TWINS = {name: Twin(name) for name in SWITCH}
-SAID: dict[tuple, list[str]] = {}   # what the pure twin said
+SAID: dict[tuple, list[str]] = {}  # what the pure twin said
 
 
 def pytest_generate_tests(metafunc):

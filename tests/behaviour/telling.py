@@ -1,4 +1,5 @@
 """Puts what can be observed of objects into words, the same words for the same observations."""
+
 import re
 
 import jax
@@ -13,7 +14,7 @@ class Names:
   """Numbers objects by first sight, so that identities can be compared between processes."""
 
   def __init__(self):
-    self.known: list = []   # keeps them alive: an address must not be used twice
+    self.known: list = []  # keeps them alive: an address must not be used twice
 
   def __call__(self, value) -> str:
     for i, known in enumerate(self.known):
@@ -40,7 +41,8 @@ def value_of(value) -> str:
 
 def variable(value: nnx.Variable) -> str:
   """A Variable's class, value and metadata, in the order of its metadata."""
-  return f'{type(value).__name__}({value_of(value.get_raw_value())}, {plain(list(value.get_metadata().items()))})'
+  metadata = plain(list(value.get_metadata().items()))
+  return f'{type(value).__name__}({value_of(value.get_raw_value())}, {metadata})'
 
 
 def tree(node, names: Names | None = None, seen: set | None = None, depth: int = 0) -> list[str]:
@@ -79,12 +81,21 @@ def error_of(call, *arguments, **keywords) -> str:
 
 def state_lines(state) -> list[str]:
   """A state's paths in order, and its leaves."""
-  return [f'{path}: {variable(leaf) if isinstance(leaf, nnx.Variable) else value_of(leaf)}'
-          for path, leaf in nnx.to_flat_state(state)] if isinstance(state, nnx.State) else [value_of(state)]
+  return (
+    [
+      f'{path}: {variable(leaf) if isinstance(leaf, nnx.Variable) else value_of(leaf)}'
+      for path, leaf in nnx.to_flat_state(state)
+    ]
+    if isinstance(state, nnx.State)
+    else [value_of(state)]
+  )
 
 
 def contexts() -> tuple[int, int, int]:
   """How deep the context stacks are: all zero outside of any call."""
   context = graphlib.GRAPH_CONTEXT
   return (
-    len(context.update_context_stacks), len(context.ref_index_stack), len(context.index_ref_stack))
+    len(context.update_context_stacks),
+    len(context.ref_index_stack),
+    len(context.index_ref_stack),
+  )

@@ -1,4 +1,5 @@
 """What bad input gets: upstream's error, and the model as upstream leaves it."""
+
 import sys
 
 import jax
@@ -41,7 +42,9 @@ GRAPHDEFS = {
   'not_a_pair': graphdef_of(node_def(size=1), attributes=[5]),
   'odd_node': graphdef_of(node_def(size=1), 'node', attributes=[('a', graphlib.NODE_ATTR)]),
   'none_node': graphdef_of(None),
-  'dangling_ref': graphdef_of(node_def(size=1), graphlib.NodeRef(7), attributes=[('a', graphlib.NODE_ATTR)]),
+  'dangling_ref': graphdef_of(
+    node_def(size=1), graphlib.NodeRef(7), attributes=[('a', graphlib.NODE_ATTR)]
+  ),
   'ref_attribute': graphdef_of(node_def(size=1), attributes=[('me', graphlib.NodeRef(0))]),
   'root_ref': graphdef_of(graphlib.NodeRef(0)),
   'int_name': graphdef_of(node_def(size=1), attributes=[(5, graphlib.Static(1))]),
@@ -53,8 +56,12 @@ GRAPHDEFS = {
   'abstract_class': graphdef_of(node_def(metadata=Empty)),
   'half_made': graphdef_of(object.__new__(graphlib.NodeDef)),
   'half_made_variable': graphdef_of(object.__new__(graphlib.VariableDef), leaves=1),
-  'no_metadata': graphdef_of(graphlib.VariableDef(nnx.Param, 0, None, graphlib.HashableMapping({}), None), leaves=1),
-  'dict_metadata': graphdef_of(graphlib.VariableDef(nnx.Param, 0, None, {'hijax': False}, None), leaves=1),
+  'no_metadata': graphdef_of(
+    graphlib.VariableDef(nnx.Param, 0, None, graphlib.HashableMapping({}), None), leaves=1
+  ),
+  'dict_metadata': graphdef_of(
+    graphlib.VariableDef(nnx.Param, 0, None, {'hijax': False}, None), leaves=1
+  ),
   'none_metadata': graphdef_of(graphlib.VariableDef(nnx.Param, 0, None, None, None), leaves=1),
   'none_variable': graphdef_of(graphlib.VariableDef(None, 0, None, MAPPING, None), leaves=1),
   'not_a_variable': graphdef_of(graphlib.VariableDef(int, 0, None, MAPPING, None), leaves=1),
@@ -63,12 +70,24 @@ GRAPHDEFS = {
   'negative_leaves': graphdef_of(node_def(), leaves=-1),
   'tuple_nodes': graphlib.GraphDef((node_def(),), (), 0),
   'none_nodes': graphlib.GraphDef(None, None, 0),
-  'container': graphdef_of(node_def(list, None, size=2, metadata=None), attributes=[('b', graphlib.Static(1)), ('a', graphlib.Static(2))]),
+  'container': graphdef_of(
+    node_def(list, None, size=2, metadata=None),
+    attributes=[('b', graphlib.Static(1)), ('a', graphlib.Static(2))],
+  ),
   'pytree': graphdef_of(graphlib.NodeDef(graphlib.GenericPytree, None, None, 0, None)),
-  'named_tuple': graphdef_of(graphlib.NodeDef(
-    graphlib.GenericPytree, None, None, 1, nnx.graphdef(Point(1, 2)).nodes[0].metadata), attributes=[('x', graphlib.Static(1))]),
+  'named_tuple': graphdef_of(
+    graphlib.NodeDef(graphlib.GenericPytree, None, None, 1, nnx.graphdef(Point(1, 2)).nodes[0].metadata),
+    attributes=[('x', graphlib.Static(1))],
+  ),
 }
-LEAVES = {'none': [], 'one': [jnp.array(1.0)], 'variable': [nnx.Param(jnp.array(1.0))], 'two': [1, 2], 'no_list': None, 'state': nnx.State({'a': 1})}
+LEAVES = {
+  'none': [],
+  'one': [jnp.array(1.0)],
+  'variable': [nnx.Param(jnp.array(1.0))],
+  'two': [1, 2],
+  'no_list': None,
+  'state': nnx.State({'a': 1}),
+}
 
 
 @pytest.mark.parametrize('name', GRAPHDEFS)
@@ -78,8 +97,17 @@ def test_graphdefs(say, name):
     say(first_line(lambda s=leaves: tree(nnx.unflatten(graphdef, s))))
     say(first_line(lambda s=leaves: tree(nnx.merge(graphdef, s))))
     indexes = graphlib.IndexMap()
-    say(first_line(lambda s=leaves, i=indexes: tree(nnx.unflatten(graphdef, s, index_ref=i, copy_variables=True))), sorted(indexes, key=str))
-  say(first_line(repr, graphdef), first_line(hash, graphdef) == first_line(hash, graphdef), first_line(lambda: graphdef == graphdef))
+    say(
+      first_line(
+        lambda s=leaves, i=indexes: tree(nnx.unflatten(graphdef, s, index_ref=i, copy_variables=True))
+      ),
+      sorted(indexes, key=str),
+    )
+  say(
+    first_line(repr, graphdef),
+    first_line(hash, graphdef) == first_line(hash, graphdef),
+    first_line(lambda: graphdef == graphdef),
+  )
   say(first_line(lambda: nnx.call((graphdef, nnx.State({})))))
 
 
@@ -121,12 +149,37 @@ def test_states(say, name, wrapped):
   say(first_line(nnx.update, net, state), *tree(net, names))
   say(first_line(nnx.update, net, state, nnx.state(Net(2), Counter)), *tree(net, names))
   graphdef = nnx.graphdef(net)
-  say(first_line(lambda: tree(nnx.merge(graphdef, state))), first_line(lambda: tree(nnx.unflatten(graphdef, state))))
+  say(
+    first_line(lambda: tree(nnx.merge(graphdef, state))),
+    first_line(lambda: tree(nnx.unflatten(graphdef, state))),
+  )
   say(first_line(lambda: tree(nnx.merge(graphdef, state, nnx.state(net)))))
-  for target in (net.layers[0].kernel, [1, net], {'a': net}, (net,), None, 3, Point(net, 1), jnp.array(1), Empty):
+  for target in (
+    net.layers[0].kernel,
+    [1, net],
+    {'a': net},
+    (net,),
+    None,
+    3,
+    Point(net, 1),
+    jnp.array(1),
+    Empty,
+  ):
     say(first_line(nnx.update, target, state))
-  for function in (nnx.to_flat_state, nnx.to_pure_dict, nnx.merge_state, nnx.filter_state, nnx.split_state):
-    say(first_line(lambda f=function: f(state) if f not in (nnx.filter_state, nnx.split_state) else f(state, nnx.Param)))
+  for function in (
+    nnx.to_flat_state,
+    nnx.to_pure_dict,
+    nnx.merge_state,
+    nnx.filter_state,
+    nnx.split_state,
+  ):
+    say(
+      first_line(
+        lambda f=function: (
+          f(state) if f not in (nnx.filter_state, nnx.split_state) else f(state, nnx.Param)
+        )
+      )
+    )
 
 
 FLAT = {
@@ -153,8 +206,14 @@ def test_flat_states(say, name):
   def given():
     return (x for x in [(('a', 'b'), 1)]) if name == 'generator' else FLAT[name]
 
-  say(first_line(lambda: nnx.from_flat_state(given())), first_line(lambda: nnx.from_flat_state(given(), cls=dict)))
-  say(first_line(lambda: nnx.statelib.FlatState(given(), sort=True)), first_line(lambda: nnx.statelib.FlatState(given(), sort=False).to_nested_state()))
+  say(
+    first_line(lambda: nnx.from_flat_state(given())),
+    first_line(lambda: nnx.from_flat_state(given(), cls=dict)),
+  )
+  say(
+    first_line(lambda: nnx.statelib.FlatState(given(), sort=True)),
+    first_line(lambda: nnx.statelib.FlatState(given(), sort=False).to_nested_state()),
+  )
   say(first_line(lambda: nnx.statelib.FlatState(given(), sort=False).split(nnx.Param, ...)))
 
 
@@ -174,22 +233,53 @@ KEYS = {
 
 @pytest.mark.parametrize('name', KEYS)
 def test_keys(say, name):
-  node = Containers()   # no pytree: jax never sees the keys
+  node = Containers()  # no pytree: jax never sees the keys
   node.table = KEYS[name]()
-  for call in (nnx.split, nnx.state, nnx.graphdef, nnx.clone, lambda n: list(nnx.iter_graph(n)), nnx.find_duplicates,
-               lambda n: nnx.pop(n, nnx.Param), lambda n: nnx.update(n, nnx.state(n)), nnx.jit(lambda n: None)):
+  for call in (
+    nnx.split,
+    nnx.state,
+    nnx.graphdef,
+    nnx.clone,
+    lambda n: list(nnx.iter_graph(n)),
+    nnx.find_duplicates,
+    lambda n: nnx.pop(n, nnx.Param),
+    lambda n: nnx.update(n, nnx.state(n)),
+    nnx.jit(lambda n: None),
+  ):
     say(first_line(lambda c=call: plain(c(node))), *tree(node))
   state = nnx.State(KEYS[name]())
-  for call in (nnx.to_flat_state, nnx.to_pure_dict, lambda s: nnx.split_state(s, nnx.Param), lambda s: nnx.merge_state(s, s)):
+  for call in (
+    nnx.to_flat_state,
+    nnx.to_pure_dict,
+    lambda s: nnx.split_state(s, nnx.Param),
+    lambda s: nnx.merge_state(s, s),
+  ):
     say(first_line(call, state))
 
 
 @pytest.mark.parametrize('kind', ['number', 'text', 'object', 'type', 'array', 'none'])
 def test_not_a_graph(say, kind):
-  value = {'number': 3, 'text': 'x', 'object': object(), 'type': Linear, 'array': np.ones(1), 'none': None}[kind]
-  for call in (nnx.split, nnx.state, nnx.graphdef, nnx.clone, lambda n: list(nnx.iter_graph(n)), nnx.find_duplicates,
-               lambda n: nnx.pop(n, nnx.Param), lambda n: nnx.update(n, {}), lambda n: list(nnx.iter_children(n)),
-               lambda n: nnx.recursive_map(lambda p, x: x, n), lambda n: nnx.cached_partial(nnx.jit(lambda x: x), n)()):
+  value = {
+    'number': 3,
+    'text': 'x',
+    'object': object(),
+    'type': Linear,
+    'array': np.ones(1),
+    'none': None,
+  }[kind]
+  for call in (
+    nnx.split,
+    nnx.state,
+    nnx.graphdef,
+    nnx.clone,
+    lambda n: list(nnx.iter_graph(n)),
+    nnx.find_duplicates,
+    lambda n: nnx.pop(n, nnx.Param),
+    lambda n: nnx.update(n, {}),
+    lambda n: list(nnx.iter_children(n)),
+    lambda n: nnx.recursive_map(lambda p, x: x, n),
+    lambda n: nnx.cached_partial(nnx.jit(lambda x: x), n)(),
+  ):
     say(first_line(lambda c=call: plain(c(value))))
 
 
@@ -199,9 +289,22 @@ def test_index_maps(say):
   for indexes in (graphlib.IndexMap({0: net}), {}, graphlib.IndexMap({1: 3}), None, 3, [1]):
     say(first_line(lambda i=indexes: tree(nnx.unflatten(graphdef, flat, index_ref=i))))
   same = graphdef.with_same_outer_index()
-  for outer in ({}, {0: net}, {0: Linear(1)}, {0: 3}, {0: net, 1: net.first, 2: 5}, {0: net, 1: net.first, 2: net.first.bias}, 3):
+  for outer in (
+    {},
+    {0: net},
+    {0: Linear(1)},
+    {0: 3},
+    {0: net, 1: net.first, 2: 5},
+    {0: net, 1: net.first, 2: net.first.bias},
+    3,
+  ):
     made = Shared()
-    say(first_line(lambda o=outer, m=made: tree(nnx.unflatten(same, nnx.flatten(m)[1], outer_index_outer_ref=o))), *tree(net))
+    say(
+      first_line(
+        lambda o=outer, m=made: tree(nnx.unflatten(same, nnx.flatten(m)[1], outer_index_outer_ref=o))
+      ),
+      *tree(net),
+    )
   for refs in ({}, graphlib.RefMap({net: 5}), graphlib.RefMap({net: 'x'}), 3, []):
     say(first_line(lambda r=refs: plain(nnx.flatten(net, ref_index=r))))
     say(first_line(lambda r=refs: plain(nnx.flatten(net, ref_outer_index=r)[0])))
@@ -211,17 +314,30 @@ def test_index_maps(say):
 
 def test_contexts_misused(say):
   net = Net(1)
-  for call in (lambda: nnx.current_update_context('none'), lambda: nnx.split_context('none').__enter__(),
-               lambda: nnx.merge_context('none', True).__enter__().merge(None, None)):
+  for call in (
+    lambda: nnx.current_update_context('none'),
+    lambda: nnx.split_context('none').__enter__(),
+    lambda: nnx.merge_context('none', True).__enter__().merge(None, None),
+  ):
     say(first_line(call), contexts())
   with nnx.split_context() as context:
-    say(first_line(context.flatten, net, nnx.Param, with_paths=False), first_line(context.split, 3), first_line(context.flatten, None))
+    say(
+      first_line(context.flatten, net, nnx.Param, with_paths=False),
+      first_line(context.split, 3),
+      first_line(context.flatten, None),
+    )
     say(first_line(context.flatten, net, ..., nnx.Param), len(context.ref_index))
   with nnx.merge_context() as context:
-    say(first_line(context.unflatten, None, []), first_line(context.merge, nnx.graphdef(net)), first_line(context.unflatten, nnx.graphdef(net), [1], [2]))
+    say(
+      first_line(context.unflatten, None, []),
+      first_line(context.merge, nnx.graphdef(net)),
+      first_line(context.unflatten, nnx.graphdef(net), [1], [2]),
+    )
 
 
-@pytest.mark.parametrize('call', ['split', 'state', 'clone', 'iter_graph', 'find_duplicates', 'pop', 'update', 'jit'])
+@pytest.mark.parametrize(
+  'call', ['split', 'state', 'clone', 'iter_graph', 'find_duplicates', 'pop', 'update', 'jit']
+)
 def test_deep_chain(say, call):
   """5,000 Modules under each other: the right answer or a RecursionError, and then all works again."""
   root = node = Empty()
@@ -230,9 +346,13 @@ def test_deep_chain(say, call):
     node = node.below
   node.w = nnx.Param(jnp.array(1.0))
   calls = {
-    'split': lambda: nnx.split(root), 'state': lambda: nnx.state(root), 'clone': lambda: nnx.clone(root),
-    'iter_graph': lambda: sum(1 for _ in nnx.iter_graph(root)), 'find_duplicates': lambda: nnx.find_duplicates(root),
-    'pop': lambda: nnx.pop(root, nnx.Param), 'update': lambda: nnx.update(root, nnx.state(Empty())),
+    'split': lambda: nnx.split(root),
+    'state': lambda: nnx.state(root),
+    'clone': lambda: nnx.clone(root),
+    'iter_graph': lambda: sum(1 for _ in nnx.iter_graph(root)),
+    'find_duplicates': lambda: nnx.find_duplicates(root),
+    'pop': lambda: nnx.pop(root, nnx.Param),
+    'update': lambda: nnx.update(root, nnx.state(Empty())),
     'jit': lambda: nnx.jit(lambda n: None)(root),
   }
   limit = sys.getrecursionlimit()
@@ -243,7 +363,7 @@ def test_deep_chain(say, call):
     ended = True
   assert ended and sys.getrecursionlimit() == limit
   say(*tree(nnx.merge(*nnx.split(Net(1)))), len(jax.tree.leaves(nnx.state(Net(2)))))
-  while hasattr(root, 'below'):   # taken apart from the top: a deep graph's own deallocation is deep too
+  while hasattr(root, 'below'):  # taken apart from the top: a deep graph's own deallocation is deep too
     root = root.below
 
 

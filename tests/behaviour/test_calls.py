@@ -3,6 +3,7 @@
 Each scenario calls at least three times; the disturbance lies between the second and the third, so
 that whatever a call remembers of the last one is put to the test. Traces are counted.
 """
+
 import collections
 import contextlib
 import dataclasses
@@ -96,7 +97,7 @@ DISTURBANCES = {
   'raising': set_attribute('flag', lambda: Raising(1)),
   'unhashable': set_attribute('flag', lambda: nnx.static([1, 2])),
   'mutated_static': mutate_static,
-  'function': set_attribute('activation', lambda: (lambda x: x)),
+  'function': set_attribute('activation', lambda: lambda x: x),
   'new_variable': lambda m: setattr(m.layers[0], 'kernel', nnx.Param(jnp.array([5.0, 6.0]))),
   'new_value': lambda m: m.layers[0].kernel.set_value(jnp.array([7.0, 8.0])),
   'new_shape': lambda m: m.layers[0].kernel.set_value(jnp.ones((2, 2))),
@@ -104,7 +105,9 @@ DISTURBANCES = {
   'numpy_value': lambda m: m.layers[0].kernel.set_value(np.array([1.0, 2.0], np.float32)),
   'scalar_value': lambda m: m.layers[0].kernel.set_value(2.0),
   'metadata': lambda m: m.layers[0].kernel.set_metadata(role='x'),
-  'metadata_order': lambda m: m.layers[0].bias.set_metadata(dict(reversed(m.layers[0].bias.get_metadata().items()))),
+  'metadata_order': lambda m: m.layers[0].bias.set_metadata(
+    dict(reversed(m.layers[0].bias.get_metadata().items()))
+  ),
   'metadata_nan': lambda m: m.layers[0].bias.set_metadata(note=float('nan')),
   'grown': lambda m: m.layers.append(Linear(2)),
   'shrunk': lambda m: m.layers.pop(),
@@ -129,7 +132,7 @@ def model(hold=lambda array: array):
 @pytest.mark.parametrize('name', DISTURBANCES)
 def test_disturbed(say, name, mode):
   traces, names = [], Names()
-  net = model(nnx.Param) if mode == 'cached_partial' else model()   # it does not take bare arrays
+  net = model(nnx.Param) if mode == 'cached_partial' else model()  # it does not take bare arrays
 
   def step(net, x):
     traces.append(type(net.flag).__name__)
@@ -173,7 +176,12 @@ def test_changed_inside(say, name, returned):
   def step(net):
     traces.append(1)
     CHANGES[name](net)
-    return {'nothing': None, 'model': net, 'part': [net.layers[0]], 'variable': {'k': net.layers[0].kernel}}[returned]
+    return {
+      'nothing': None,
+      'model': net,
+      'part': [net.layers[0]],
+      'variable': {'k': net.layers[0].kernel},
+    }[returned]
 
   say(*tree(net, names))
   for i in range(4):
@@ -306,9 +314,20 @@ def test_static_and_keyword_arguments(say):
     return net(x) if mode == 'a' else None
 
   net = Net(1)
-  for factor, keywords in ((1, {}), (1, {'mode': 'a'}), (2, {}), (1.0, {}), (True, {'mode': 'b'}), (1, {'x': X * 2})):
+  for factor, keywords in (
+    (1, {}),
+    (1, {'mode': 'a'}),
+    (2, {}),
+    (1.0, {}),
+    (True, {'mode': 'b'}),
+    (1, {'x': X * 2}),
+  ):
     say(error_of(lambda f=factor, k=keywords: value_of(step(net, f, **k))), traces, *tree(net))
-  say(error_of(step, net, [1]).split('\n')[0], error_of(step).split('\n')[0], error_of(step, net, 1, mode=[2]).split('\n')[0])
+  say(
+    error_of(step, net, [1]).split('\n')[0],
+    error_of(step).split('\n')[0],
+    error_of(step, net, 1, mode=[2]).split('\n')[0],
+  )
 
 
 def test_methods(say):
@@ -359,7 +378,16 @@ def test_names_in_messages(say):
     return net(x)
 
   text = named_step.lower(net, X).as_text(debug_info=True)
-  say('named_step' in text, sorted({line.split('"')[1] for line in text.splitlines() if line.startswith('#loc') and '"' in line and '/' not in line})[:20])
+  say(
+    'named_step' in text,
+    sorted(
+      {
+        line.split('"')[1]
+        for line in text.splitlines()
+        if line.startswith('#loc') and '"' in line and '/' not in line
+      }
+    )[:20],
+  )
   say(error_of(named_step, net, 'text').split('\n')[0])
 
 
@@ -441,8 +469,14 @@ def test_disabled_jit_and_flags(say):
     net.layers[0].kernel[...] += 1
 
   jitted = nnx.jit(step)
-  for context in (contextlib.nullcontext(), jax.disable_jit(), nnx.set_graph_updates(False), nnx.set_graph_mode(False),
-                  nnx.var_defaults(hijax=False), contextlib.nullcontext()):
+  for context in (
+    contextlib.nullcontext(),
+    jax.disable_jit(),
+    nnx.set_graph_updates(False),
+    nnx.set_graph_mode(False),
+    nnx.var_defaults(hijax=False),
+    contextlib.nullcontext(),
+  ):
     with context:
       say(error_of(jitted, net).split('\n')[0], len(traces), *tree(net))
       say(error_of(lambda: len(nnx.split(Shared())[1])).split('\n')[0])
@@ -536,7 +570,12 @@ def test_four_devices(say):
     return net.w[...].sum()
 
   for _ in range(3):
-    say(value_of(step(net, 1.0)), net.w.get_raw_value().sharding.spec, net.n.get_raw_value().sharding.spec, *tree(net))
+    say(
+      value_of(step(net, 1.0)),
+      net.w.get_raw_value().sharding.spec,
+      net.n.get_raw_value().sharding.spec,
+      *tree(net),
+    )
 
 
 def test_update_context_by_hand(say):

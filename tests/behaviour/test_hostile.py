@@ -2,6 +2,7 @@
 
 Each gets upstream's result or upstream's error, from every walk, and never a crash.
 """
+
 import collections
 import gc
 import sys
@@ -205,8 +206,11 @@ def attribute_that_is_no_string():
 
 @hostile
 def dict_subclasses():
-  return holding(collections.OrderedDict(b=1, a=nnx.Param(jnp.array(1))), other=collections.defaultdict(list, {'k': [1]}),
-                 counted=collections.Counter('aab'))
+  return holding(
+    collections.OrderedDict(b=1, a=nnx.Param(jnp.array(1))),
+    other=collections.defaultdict(list, {'k': [1]}),
+    counted=collections.Counter('aab'),
+  )
 
 
 @hostile
@@ -373,7 +377,9 @@ def variable_without_value():
 @hostile
 def variable_with_odd_metadata():
   variable = nnx.Param(jnp.array(1))
-  object.__setattr__(variable, '_var_metadata', collections.OrderedDict(hijax=False, ref=False, eager_sharding=True))
+  object.__setattr__(
+    variable, '_var_metadata', collections.OrderedDict(hijax=False, ref=False, eager_sharding=True)
+  )
   return holding(variable)
 
 
@@ -411,12 +417,16 @@ def variable_with_own_set_raw_value():
 
 @hostile
 def variable_with_own_copy():
-  return holding(variable_class(copy=lambda self, **keywords: Counter(self.get_raw_value()))(jnp.array(1)))
+  return holding(
+    variable_class(copy=lambda self, **keywords: Counter(self.get_raw_value()))(jnp.array(1))
+  )
 
 
 @hostile
 def variable_with_own_from_metadata():
-  return holding(variable_class(from_metadata=classmethod(lambda cls, value, metadata: Counter(value)))(jnp.array(1)))
+  return holding(
+    variable_class(from_metadata=classmethod(lambda cls, value, metadata: Counter(value)))(jnp.array(1))
+  )
 
 
 @hostile
@@ -437,16 +447,40 @@ def variable_that_is_a_mapping():
 @hostile
 def variable_of_odd_values():
   node = holding(None)
-  for i, value in enumerate(('text', b'bytes', True, object, (1, 'a'), [jnp.array(1)], {'a': 1}, 1 + 2j, np.float32(1),
-                             jax.sharding.PartitionSpec('x'), nnx.State({'a': 1}), len, Ellipsis, range(3), frozenset((1,)))):
+  for i, value in enumerate(
+    (
+      'text',
+      b'bytes',
+      True,
+      object,
+      (1, 'a'),
+      [jnp.array(1)],
+      {'a': 1},
+      1 + 2j,
+      np.float32(1),
+      jax.sharding.PartitionSpec('x'),
+      nnx.State({'a': 1}),
+      len,
+      Ellipsis,
+      range(3),
+      frozenset((1,)),
+    )
+  ):
     setattr(node, f'v{i}', nnx.Param(value))
   return node
 
 
 @hostile
 def odd_leaves():
-  return holding(jax.ShapeDtypeStruct((1,), jnp.float32), spec=jax.sharding.PartitionSpec('a'), number=np.float32(1),
-                 dtype=np.dtype('int8'), key=jax.random.key(0), scalar=np.ones(()), flag=True)
+  return holding(
+    jax.ShapeDtypeStruct((1,), jnp.float32),
+    spec=jax.sharding.PartitionSpec('a'),
+    number=np.float32(1),
+    dtype=np.dtype('int8'),
+    key=jax.random.key(0),
+    scalar=np.ones(()),
+    flag=True,
+  )
 
 
 @hostile
@@ -471,7 +505,11 @@ def registered_with_long_pairs():
 
 @hostile
 def registered_with_duplicates():
-  return holding(registered(flatten=lambda node: ([('a', nnx.Param(jnp.array(1))), ('a', nnx.Param(jnp.array(2)))], None)))
+  return holding(
+    registered(
+      flatten=lambda node: ([('a', nnx.Param(jnp.array(1))), ('a', nnx.Param(jnp.array(2)))], None)
+    )
+  )
 
 
 @hostile
@@ -493,7 +531,9 @@ def registered_that_collects():
 @hostile
 def registered_that_grows_its_owner():
   node = holding(None)
-  vars(node)['held'] = registered(flatten=lambda r: ([('n', vars(node).setdefault('zz', nnx.Param(jnp.array(5))) and 1)], None))
+  vars(node)['held'] = registered(
+    flatten=lambda r: ([('n', vars(node).setdefault('zz', nnx.Param(jnp.array(5))) and 1)], None)
+  )
   return node
 
 
@@ -507,15 +547,23 @@ def registered_that_empties_its_owner():
 @hostile
 def registered_that_shrinks_a_list():
   things = []
-  things += [registered(flatten=lambda r: ([('n', things.clear())], None)), nnx.Param(jnp.array(1)), nnx.Param(jnp.array(2))]
+  things += [
+    registered(flatten=lambda r: ([('n', things.clear())], None)),
+    nnx.Param(jnp.array(1)),
+    nnx.Param(jnp.array(2)),
+  ]
   return holding(things)
 
 
 def registered(**functions):
   cls = type('Registered', (), {})
   defaults = {
-    'flatten': lambda node: ([], None), 'set_key': setattr, 'pop_key': raising,
-    'create_empty': lambda metadata: cls(), 'clear': lambda node: None, 'init': lambda node, items: list(items),
+    'flatten': lambda node: ([], None),
+    'set_key': setattr,
+    'pop_key': raising,
+    'create_empty': lambda metadata: cls(),
+    'clear': lambda node: None,
+    'init': lambda node, items: list(items),
   }
   nnx.graphlib.register_graph_node_type(cls, **{**defaults, **functions})
   return cls()
@@ -538,10 +586,20 @@ FILTERS = {
   'raising_bool': lambda say: lambda path, leaf: static_class(__bool__=raising)(),
   'mutates_variable': lambda say: lambda path, leaf: setattr(leaf, '_raw_value', jnp.array(7.0)) or True,
   'splits': lambda say: lambda path, leaf: bool(nnx.split(Net(1))),
-  'raising_eq': lambda say: type('F', (), {'__eq__': raising, '__call__': lambda s, p, l: True, '__hash__': object.__hash__})(),
-  'equal_to_all': lambda say: type('F', (), {'__eq__': lambda a, b: True, '__call__': lambda s, p, l: False, '__hash__': object.__hash__})(),
-  'odd_type': lambda say: type('T', (type,), {'__instancecheck__': lambda c, i: say('instance?') or True})('T', (), {}),
-  'subclass_of_of_type': lambda say: type('O', (nnx.OfType,), {'__call__': lambda s, p, l: say('asked') or True})(int),
+  'raising_eq': lambda say: type(
+    'F', (), {'__eq__': raising, '__call__': lambda s, p, l: True, '__hash__': object.__hash__}
+  )(),
+  'equal_to_all': lambda say: type(
+    'F',
+    (),
+    {'__eq__': lambda a, b: True, '__call__': lambda s, p, l: False, '__hash__': object.__hash__},
+  )(),
+  'odd_type': lambda say: type(
+    'T', (type,), {'__instancecheck__': lambda c, i: say('instance?') or True}
+  )('T', (), {}),
+  'subclass_of_of_type': lambda say: type(
+    'O', (nnx.OfType,), {'__call__': lambda s, p, l: say('asked') or True}
+  )(int),
 }
 
 
@@ -583,14 +641,21 @@ def test_patched_after_first_use(say):
 
   show()
   impl = graphlib.GRAPH_REGISTRY[Patched]
-  Patched._graph_node_flatten = raising   # upstream bound the hook when the class was made
+  Patched._graph_node_flatten = raising  # upstream bound the hook when the class was made
   show()
   Patched._pytree__is_pytree = False
   show()
   Patched._pytree__has_int_keys = True
   show()
   graphlib.GRAPH_REGISTRY[Patched] = graphlib.GraphNodeImpl(
-    Patched, lambda node: ([('only', 1)], None), impl.set_key, impl.pop_key, lambda metadata: Patched(1), impl.clear, impl.init)
+    Patched,
+    lambda node: ([('only', 1)], None),
+    impl.set_key,
+    impl.pop_key,
+    lambda metadata: Patched(1),
+    impl.clear,
+    impl.init,
+  )
   show()
   del graphlib.GRAPH_REGISTRY[Patched]
   show()

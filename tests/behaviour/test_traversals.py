@@ -1,4 +1,5 @@
 """Every public traversal over every kind of node."""
+
 import gc
 
 import jax
@@ -11,7 +12,8 @@ from zoo import GRAPHS, TREES, Counter
 
 every_graph = pytest.mark.parametrize('kind', GRAPHS)
 both_modes = pytest.mark.parametrize(
-  ('kind', 'graph'), [(k, True) for k in GRAPHS] + [(k, False) for k in TREES])
+  ('kind', 'graph'), [(k, True) for k in GRAPHS] + [(k, False) for k in TREES]
+)
 FILTERS = {
   'none': (),
   'all': (...,),
@@ -142,7 +144,11 @@ def test_iterators(say, kind, graph):
 
   def iterated():
     for path, value in nnx.iter_graph(node, graph=graph):
-      say(path, type(value).__name__, names(value) if isinstance(value, nnx.Pytree | nnx.Variable) else plain(value))
+      say(
+        path,
+        type(value).__name__,
+        names(value) if isinstance(value, nnx.Pytree | nnx.Variable) else plain(value),
+      )
 
   say(error_of(iterated))
   say(error_of(lambda: [(k, names(v)) for k, v in nnx.iter_children(node, graph=graph)]))
@@ -196,7 +202,9 @@ def test_unflatten_onto_existing(say, kind):
     changed, flat = nnx.flatten(inner, ref_index=graphlib.RefMap(), ref_outer_index=inner_refs)
     say_graphdef(say, changed)
     outer_indexes = graphlib.IndexMap.from_refmap(outer_refs)
-    again = nnx.unflatten(changed, flat, index_ref=graphlib.IndexMap(), outer_index_outer_ref=outer_indexes)
+    again = nnx.unflatten(
+      changed, flat, index_ref=graphlib.IndexMap(), outer_index_outer_ref=outer_indexes
+    )
     say(again is node, *tree(again, names))
     say_graphdef(say, changed.with_no_outer_index())
     say_graphdef(say, changed.with_same_outer_index())
@@ -240,6 +248,7 @@ def test_registered_functions_are_asked_once(say):
     def function(*arguments):
       say(name, len(arguments))
       return result(*arguments)
+
     return function
 
   nnx.graphlib.register_graph_node_type(

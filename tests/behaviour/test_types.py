@@ -1,4 +1,5 @@
 """The graph types: what can be done with them, and what they refuse."""
+
 import collections.abc
 import copy
 import dataclasses
@@ -55,7 +56,8 @@ def samples():
     'holding': graphlib.VariableDef(nnx.Param, 1, 2, mapping, array),
     'NodeDef': node,
     'GraphDef': graphlib.GraphDef(
-      [node, variable], [('w', graphlib.NODE_ATTR), ('n', graphlib.Static(3))], 1),
+      [node, variable], [('w', graphlib.NODE_ATTR), ('n', graphlib.Static(3))], 1
+    ),
   }
 
 
@@ -70,7 +72,11 @@ def test_looks(say, name):
   say(repr(sample), str(sample), cls.__module__, cls.__qualname__, cls.__doc__)
   say([base.__name__ for base in cls.__mro__], cls.__match_args__, repr(cls))
   say(getattr(cls, '__slots__', 'none'), [f.name for f in dataclasses.fields(sample)])
-  say(inspect.signature(cls), plain(error_of(lambda: cls[Linear])), getattr(cls, '__parameters__', None))
+  say(
+    inspect.signature(cls),
+    plain(error_of(lambda: cls[Linear])),
+    getattr(cls, '__parameters__', None),
+  )
   say(sample == other, sample != other, hash(sample) == hash(other), sample == 3, sample.__eq__(3))
   say(dataclasses.is_dataclass(sample), error_of(dataclasses.asdict, sample), error_of(vars, sample))
   say(dataclasses.replace(sample) == sample, jax.tree.leaves(sample) == [sample])
@@ -114,8 +120,19 @@ def test_subclasses(say, name):
     extra = 'more'
 
   sub = Sub(*values)
-  say(sub == sample, sample == sub, sub == Sub(*values), hash(sub) == hash(sample), repr(sub), sub.extra)
-  say(error_of(setattr, sub, 'other', 1), error_of(setattr, sub, 'index', 1), error_of(setattr, sub, 'nodes', 1))
+  say(
+    sub == sample,
+    sample == sub,
+    sub == Sub(*values),
+    hash(sub) == hash(sample),
+    repr(sub),
+    sub.extra,
+  )
+  say(
+    error_of(setattr, sub, 'other', 1),
+    error_of(setattr, sub, 'index', 1),
+    error_of(setattr, sub, 'nodes', 1),
+  )
   say(isinstance(sub, cls), copy.copy(sub) == sub, type(copy.copy(sub)).__name__)
 
   class Loose(cls):
@@ -136,11 +153,20 @@ def test_outer_indices(say, name):
   say(error_of(sample.with_matching_outer_index, 3))
 
 
-@pytest.mark.parametrize('static', ['nan', 'never', 'always', 'raises', 'array', 'one_true', 'unhashable'])
+@pytest.mark.parametrize(
+  'static', ['nan', 'never', 'always', 'raises', 'array', 'one_true', 'unhashable']
+)
 def test_equality_of_statics(say, static):
   """Which Python compares what with itself, and what an answer that is no bool does."""
-  value = {'nan': NAN, 'never': NEVER, 'always': ALWAYS, 'raises': RAISES, 'array': jnp.arange(2),
-           'one_true': 1, 'unhashable': [1, 2]}[static]
+  value = {
+    'nan': NAN,
+    'never': NEVER,
+    'always': ALWAYS,
+    'raises': RAISES,
+    'array': jnp.arange(2),
+    'one_true': 1,
+    'unhashable': [1, 2],
+  }[static]
   other = {'one_true': True, 'unhashable': [1, 2], 'nan': float('nan')}.get(static, value)
 
   def graphdef(v):
@@ -149,9 +175,18 @@ def test_equality_of_statics(say, static):
   def variable(v):
     return graphlib.VariableDef(nnx.Param, 0, None, graphlib.HashableMapping({'m': v}), None)
 
-  for make in (graphdef, variable, graphlib.Static, lambda v: graphlib.NodeDef(Linear, 0, None, 1, v)):
+  for make in (
+    graphdef,
+    variable,
+    graphlib.Static,
+    lambda v: graphlib.NodeDef(Linear, 0, None, 1, v),
+  ):
     first, second, third = make(value), make(value), make(other)
-    say(error_of(lambda: first == first), error_of(lambda: first == second), error_of(lambda: first == third))
+    say(
+      error_of(lambda: first == first),
+      error_of(lambda: first == second),
+      error_of(lambda: first == third),
+    )
     say(error_of(lambda: first != second), error_of(lambda: hash(first) == hash(second)))
     say(error_of(lambda: [first] == [first]), error_of(lambda: (first,) == (second,)))
 
@@ -191,16 +226,36 @@ def test_hash_formula(say, name):
 def test_ref_map(say):
   key, other, unhashable = Linear(1), Linear(1), [1]
   refs = graphlib.RefMap([(key, 0), (unhashable, 1)])
-  say(len(refs), key in refs, other in refs, unhashable in refs, refs[unhashable], refs.get(other, 'absent'))
+  say(
+    len(refs),
+    key in refs,
+    other in refs,
+    unhashable in refs,
+    refs[unhashable],
+    refs.get(other, 'absent'),
+  )
   refs[other] = None
   say(refs.get(other, 5), refs[other], list(refs.values()), len(list(refs)), bool(refs))
   say(isinstance(refs, collections.abc.MutableMapping), [b.__name__ for b in type(refs).__mro__])
   refs[key] = 7
-  say([v for _, v in refs.items()], refs.pop(key), len(refs), refs.setdefault(key, 9), [v for _, v in refs.items()])
+  say(
+    [v for _, v in refs.items()],
+    refs.pop(key),
+    len(refs),
+    refs.setdefault(key, 9),
+    [v for _, v in refs.items()],
+  )
   del refs[unhashable]
   say(error_of(lambda: refs == refs), error_of(hash, refs), error_of(lambda: graphlib.RefMap([(3,)])))
-  say(error_of(refs.__delitem__, unhashable).split(':')[0], error_of(refs.__getitem__, unhashable).split(':')[0])
-  say(graphlib.RefMap({1: 2}) == {1: 2}, graphlib.RefMap({'a': 2}), sorted(vars(graphlib.RefMap({'a': 2}))))
+  say(
+    error_of(refs.__delitem__, unhashable).split(':')[0],
+    error_of(refs.__getitem__, unhashable).split(':')[0],
+  )
+  say(
+    graphlib.RefMap({1: 2}) == {1: 2},
+    graphlib.RefMap({'a': 2}),
+    sorted(vars(graphlib.RefMap({'a': 2}))),
+  )
   small = graphlib.RefMap({'a': 1, 'b': 2})
   small.note = 'kept'
   for made in (copy.copy(small), copy.deepcopy(small)):
@@ -230,7 +285,10 @@ def test_ref_map_large(say):
   indexes = graphlib.IndexMap.from_refmap(refs)
   say(type(indexes).__name__, all(indexes[i] is o for i, o in enumerate(objects)), list(indexes)[:5])
   back = graphlib.RefMap.from_indexmap(indexes)
-  say(all(back[o] == i for i, o in enumerate(objects)), [a is b for a, b in zip(back, refs)].count(False))
+  say(
+    all(back[o] == i for i, o in enumerate(objects)),
+    [a is b for a, b in zip(back, refs)].count(False),
+  )
   for o in objects[::2]:
     del refs[o]
   say(len(refs), objects[0] in refs, refs[objects[1]], next(iter(refs)) is objects[1])
@@ -250,7 +308,13 @@ def test_ref_map_subclass(say):
 def test_index_map(say):
   indexes = graphlib.IndexMap({1: 'a'})
   indexes[2] = 'b'
-  say(indexes, dict(indexes), isinstance(indexes, dict), copy.copy(indexes), type(copy.copy(indexes)).__name__)
+  say(
+    indexes,
+    dict(indexes),
+    isinstance(indexes, dict),
+    copy.copy(indexes),
+    type(copy.copy(indexes)).__name__,
+  )
   say(graphlib.IndexMap.__mro__[1].__name__, error_of(graphlib.IndexMap.from_refmap, None))
 
 
@@ -275,15 +339,37 @@ def test_functions_look_like_upstream(say):
       if name.startswith('_') or getattr(value, '__module__', None) != module.__name__:
         continue
       if inspect.isfunction(value):
-        say(name, value.__qualname__, inspect.signature(value), plain(value), value.__doc__ is not None)
+        say(
+          name,
+          value.__qualname__,
+          inspect.signature(value),
+          plain(value),
+          value.__doc__ is not None,
+        )
         say(inspect.getsource(value)[:60], value.__defaults__, value.__kwdefaults__)
       elif inspect.isclass(value):
-        say(name, value.__qualname__, sorted(
-          n for n, v in vars(value).items() if not n.startswith('_') and not inspect.isdatadescriptor(v)))
+        say(
+          name,
+          value.__qualname__,
+          sorted(
+            n
+            for n, v in vars(value).items()
+            if not n.startswith('_') and not inspect.isdatadescriptor(v)
+          ),
+        )
         say(error_of(inspect.getsource, value)[:60])
 
 
 def test_argument_errors_look_like_upstream(say):
-  for function in (nnx.from_flat_state, nnx.to_flat_state, nnx.split, nnx.merge, nnx.iter_graph, nnx.clone,
-                   graphlib.RefMap.get, graphlib.RefMap.__init__, graphlib.IndexMap.from_refmap):
+  for function in (
+    nnx.from_flat_state,
+    nnx.to_flat_state,
+    nnx.split,
+    nnx.merge,
+    nnx.iter_graph,
+    nnx.clone,
+    graphlib.RefMap.get,
+    graphlib.RefMap.__init__,
+    graphlib.IndexMap.from_refmap,
+  ):
     say(error_of(function), error_of(function, 1, 2, 3, 4, 5, 6), error_of(function, other=1))

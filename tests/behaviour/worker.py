@@ -3,6 +3,7 @@
 Reads (file, function, arguments) from its standard input, pickled, and writes (transcript, error);
 its first message says which twin it runs. Standard output belongs to the messages.
 """
+
 import faulthandler
 import importlib.util
 import os
@@ -19,7 +20,7 @@ def load(path: str, modules: dict):
   if path not in modules:
     spec = importlib.util.spec_from_file_location(pathlib.Path(path).stem, path)
     module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module   # so that pickle finds the classes in it
+    sys.modules[spec.name] = module  # so that pickle finds the classes in it
     spec.loader.exec_module(module)
     modules[path] = module
   return modules[path]
@@ -28,7 +29,9 @@ def load(path: str, modules: dict):
 def run(path: str, name: str, arguments: dict, modules: dict):
   transcript: list[str] = []
   try:
-    getattr(load(path, modules), name)(say=lambda *words: transcript.append(' '.join(map(str, words))), **arguments)
+    getattr(load(path, modules), name)(
+      say=lambda *words: transcript.append(' '.join(map(str, words))), **arguments
+    )
   except BaseException:
     return transcript, traceback.format_exc()
   return transcript, None
@@ -37,9 +40,10 @@ def run(path: str, name: str, arguments: dict, modules: dict):
 def main() -> None:
   faulthandler.enable()
   requests, answers = sys.stdin.buffer, os.fdopen(os.dup(1), 'wb')
-  os.dup2(2, 1)   # whatever a test prints goes to the log
+  os.dup2(2, 1)  # whatever a test prints goes to the log
   sys.path.insert(0, str(HERE))
   from flax.nnx import graph_fast
+
   pickle.dump(graph_fast.twin(), answers)
   answers.flush()
   modules: dict = {}

@@ -1,4 +1,5 @@
 """Object graphs of every kind of node, each made anew by a function without arguments."""
+
 import dataclasses
 import typing as tp
 
@@ -189,7 +190,8 @@ def optimizer():
 def layers():
   rngs = nnx.Rngs(0, dropout=1)
   return nnx.Sequential(
-    nnx.Linear(2, 3, rngs=rngs), nnx.BatchNorm(3, rngs=rngs), nnx.relu, nnx.Dropout(0.5, rngs=rngs))
+    nnx.Linear(2, 3, rngs=rngs), nnx.BatchNorm(3, rngs=rngs), nnx.relu, nnx.Dropout(0.5, rngs=rngs)
+  )
 
 
 def reordered():

@@ -5,6 +5,7 @@
 Counts blocks that Python's allocator holds, references to a few long-lived objects, and live
 instances, after a first round has filled every cache.
 """
+
 import gc
 import sys
 import weakref
@@ -34,13 +35,25 @@ class Raising:
 
 
 nnx.graphlib.register_graph_node_type(
-  Raising, flatten=lambda node: 1 / 0, set_key=setattr, pop_key=getattr,
-  create_empty=lambda _: Raising(), clear=print, init=print)
+  Raising,
+  flatten=lambda node: 1 / 0,
+  set_key=setattr,
+  pop_key=getattr,
+  create_empty=lambda _: Raising(),
+  clear=print,
+  init=print,
+)
 
 
 def failing(node):
   vars(node)['z'] = Raising()
-  for call in (nnx.split, nnx.clone, nnx.state, lambda n: list(nnx.iter_graph(n)), nnx.find_duplicates):
+  for call in (
+    nnx.split,
+    nnx.clone,
+    nnx.state,
+    lambda n: list(nnx.iter_graph(n)),
+    nnx.find_duplicates,
+  ):
     try:
       call([node, Raising()])
     except ZeroDivisionError:
@@ -80,8 +93,22 @@ LOOPS = {
 
 def watched(node) -> list[int]:
   child = node.children[0]
-  objects = [Child, nnx.Param, node, child, child.w, child.w.get_raw_value(), child.w._var_metadata, child.size,
-             'note', None, type(None), nnx.graphlib.NodeDef, nnx.graphlib.GraphDef, nnx.graphlib.NODE_ATTR]
+  objects = [
+    Child,
+    nnx.Param,
+    node,
+    child,
+    child.w,
+    child.w.get_raw_value(),
+    child.w._var_metadata,
+    child.size,
+    'note',
+    None,
+    type(None),
+    nnx.graphlib.NodeDef,
+    nnx.graphlib.GraphDef,
+    nnx.graphlib.NODE_ATTR,
+  ]
   return [sys.getrefcount(o) for o in objects]
 
 
@@ -97,7 +124,7 @@ def main(name: str) -> None:
   grown = sys.getallocatedblocks() - blocks
   moved = [after - before for before, after in zip(counts, watched(node))]
   print('blocks', grown, 'references', moved)
-  assert grown < ROUNDS // 10, grown            # less than one block in ten rounds
+  assert grown < ROUNDS // 10, grown  # less than one block in ten rounds
   assert all(abs(m) < ROUNDS // 10 for m in moved), moved
   gone = weakref.ref(node)
   del node

@@ -8,7 +8,6 @@ raised by the pure twin, and a fallback costs one node.
 from cpython.dict cimport PyDict_Copy, PyDict_GetItemWithError, PyDict_Values
 from cpython.list cimport PyList_AsTuple
 from cpython.object cimport PyObject
-from cpython.ref cimport Py_INCREF
 
 from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.children cimport same_items, sorted_items, state_mapping

@@ -4,6 +4,7 @@ A compiled function shows a type, a repr and argument errors of its own. A front
 function with the pure one's signature, name, docstring and module that passes its arguments on;
 `__wrapped__` is the pure function, so that its source is what tools find. It costs one call.
 """
+
 import functools
 import inspect
 import typing as tp
@@ -35,7 +36,7 @@ def _signature(parameters: tp.Sequence[inspect.Parameter]) -> str:
     if first_keyword and parameter.VAR_POSITIONAL not in kinds:
       parts.append('*')
     parts.append(_declared(parameter))
-    last_positional = parameter.kind not in kinds[i + 1:]
+    last_positional = parameter.kind not in kinds[i + 1 :]
     if parameter.kind is parameter.POSITIONAL_ONLY and last_positional:
       parts.append('/')
   return ', '.join(parts)
@@ -45,8 +46,7 @@ def front(compiled: Function, pure: Function) -> Function:
   """A Python function with the signature and looks of `pure` that calls `compiled`."""
   parameters = list(inspect.signature(pure).parameters.values())
   source = (
-    f'def front({_signature(parameters)}):\n'
-    f'  return _compiled({", ".join(map(_passed, parameters))})\n'
+    f'def front({_signature(parameters)}):\n  return _compiled({", ".join(map(_passed, parameters))})\n'
   )
   namespace: dict[str, tp.Any] = {'_compiled': compiled}
   exec(compile(source, f'<front of {pure.__qualname__}>', 'exec'), namespace)

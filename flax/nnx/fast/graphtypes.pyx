@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from cpython.list cimport PyList_GET_SIZE
-from cpython.object cimport Py_EQ, PyObject_Hash, PyObject_IsTrue, PyObject_RichCompare
+from cpython.object cimport Py_EQ, PyObject_IsTrue, PyObject_RichCompare
 from cpython.object cimport PyTypeObject
 
 from flax.nnx.fast cimport upstream
@@ -222,7 +222,7 @@ cdef object attributes_equal(object self, object other, tuple fields):
 # ---- hashing ----
 
 cdef bint stable(object value, int depth) except -1:
-  """Whether the hash of `value` cannot change: its type is known to be immutable, through and through."""
+  """Whether the hash of `value` cannot change: it is known to be immutable through and through."""
   cdef PyTypeObject* cls = Py_TYPE(value)
   if <type>cls in STABLE_VALUES or cls.tp_hash is PyBaseObject_Type.tp_hash:
     return True

@@ -51,7 +51,7 @@ cdef TypeInfo info_of_type(object cls)
 cdef object instance_dict(object node)
 cdef bint no_ref(object value) except -1          # whether it is surely no array reference
 cdef object pytree_state_metadata(object state)   # what its NodeDef carries; None: not standard
-cdef object made_by(object metadata)              # the reverse: (initializing, is_setup), a named tuple's class, or None
+cdef object made_by(object metadata)              # the flags or the named tuple's class; None: unknown
 cdef object new_pytree_state(tuple flags, object trace_state)
 
 

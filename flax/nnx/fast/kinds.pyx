@@ -16,7 +16,7 @@ from cpython.object cimport PyObject, PyTypeObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 
 from flax.nnx.fast cimport upstream
-from flax.nnx.fast.slots cimport Py_TYPE, blank, fill, has_slot, offset_of, read
+from flax.nnx.fast.slots cimport blank, fill, has_slot, offset_of, read
 
 cdef extern from "Python.h":
   ctypedef struct VersionedType "PyTypeObject":

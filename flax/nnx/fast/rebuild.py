@@ -5,6 +5,7 @@ else (bases, docstring, dataclass machinery, the methods that are not replaced) 
 own. A `cdef class` would not do: `object.__new__` cannot make one, and that is what pickles of
 protocols 0 and 1 that the pure class wrote call.
 """
+
 import dataclasses
 import types
 import typing as tp
@@ -24,22 +25,21 @@ def _replaced(own: tp.Any, method: tp.Any) -> tp.Any:
 def rebuild(pure: type, slots: tuple[str, ...], methods: dict[str, tp.Any]) -> type:
   """A class like `pure` whose instances hold `slots`; `methods` replace or join its own."""
   names = {
-    name: value for name, value in vars(pure).items()
+    name: value
+    for name, value in vars(pure).items()
     if name not in PER_CLASS and not isinstance(value, types.MemberDescriptorType)
   }
   for name, method in methods.items():
     names[name] = _replaced(names.get(name), method)
   cls = type(pure)(pure.__name__, pure.__bases__, {**names, '__slots__': slots})
-  if '__slots__' in vars(pure):   # what it says of its slots is what the pure class says
+  if '__slots__' in vars(pure):  # what it says of its slots is what the pure class says
     cls.__slots__ = vars(pure)['__slots__']
   else:
     del cls.__slots__
   return cls
 
 
-def rebuild_dataclass(
-  pure: type, methods: dict[str, tp.Any], extra_slots: tuple[str, ...] = ()
-) -> type:
+def rebuild_dataclass(pure: type, methods: dict[str, tp.Any], extra_slots: tuple[str, ...] = ()) -> type:
   """`rebuild` for a frozen dataclass: one slot a field."""
   fields = tuple(field.name for field in dataclasses.fields(pure))
   if '__slots__' in vars(pure):
@@ -66,7 +66,9 @@ def _in_place_of_a_dict(fields: tuple[str, ...]) -> dict[str, tp.Any]:
     )
 
   return {
-    '__dict__': property(state), '__getstate__': state, '__setstate__': __setstate__,
+    '__dict__': property(state),
+    '__getstate__': state,
+    '__setstate__': __setstate__,
     '__getattr__': __getattr__,
   }
 

@@ -25,4 +25,4 @@ cdef class RefTable:
 cdef object RefMap           # the public classes, made from the pure ones
 cdef object IndexMap
 
-cdef RefTable table_of(object refmap)   # the table of a RefMap; AttributeError where it has none yet
+cdef RefTable table_of(object refmap)   # of a RefMap; AttributeError where it has none yet

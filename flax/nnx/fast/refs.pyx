@@ -6,7 +6,7 @@ that makes no object for an entry. Whoever wants more of it (deleting, iterating
 """
 cimport cython
 from cpython.list cimport PyList_GET_SIZE
-from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
+from cpython.mem cimport PyMem_Free, PyMem_Realloc
 from cpython.object cimport PyObject
 from libc.string cimport memset
 
@@ -80,7 +80,6 @@ cdef class RefTable:
       self.rehash()
       bucket = self.probe(address)
     if self.buckets[bucket] != EMPTY:
-      old = self.values[self.buckets[bucket]]   # outlives the store: dropping it may run Python
       self.values[self.buckets[bucket]] = value
       return 0
     self.keys.append(key)

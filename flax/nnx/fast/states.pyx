@@ -10,7 +10,7 @@ import typing as tp
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.list cimport PyList_AsTuple, PyList_GET_SIZE
 from cpython.object cimport PyObject, PyTypeObject
-from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
+from cpython.tuple cimport PyTuple_GET_SIZE
 
 from flax.nnx import filterlib, traversals
 
@@ -19,7 +19,7 @@ from flax.nnx.fast.children cimport sorted_items, state_mapping
 from flax.nnx.fast.fallbacks cimport count
 from flax.nnx.fast.fronts import fronts
 from flax.nnx.fast.kinds cimport info_of
-from flax.nnx.fast.slots cimport Py_TYPE, blank, fill, has_slot, offset_of, read
+from flax.nnx.fast.slots cimport Py_TYPE, blank, fill, offset_of, read
 
 cdef extern from "Python.h":
   int PyType_IsSubtype(PyTypeObject* a, PyTypeObject* b) noexcept

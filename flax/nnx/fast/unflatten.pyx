@@ -10,13 +10,12 @@ from sys import intern
 from cpython.dict cimport PyDict_Clear, PyDict_Copy
 from cpython.object cimport PyObject_GenericSetAttr
 
-from flax.nnx.fast cimport graphtypes, kinds, upstream
+from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.fallbacks cimport count
 from flax.nnx.fast.graphtypes cimport NodeDef, NodeRef, VariableDef, ArrayRefDef, new_node_def
-from flax.nnx.fast.kinds cimport TypeInfo, info_of, info_of_type, instance_dict, made_by
+from flax.nnx.fast.kinds cimport info_of, info_of_type, instance_dict, made_by
 from flax.nnx.fast.kinds cimport new_pytree_state
 from flax.nnx.fast.python import unpack_pair
-from flax.nnx.fast.slots cimport has_slot, read
 from flax.nnx.fast.variables cimport TraceCheck, copy_variable, new_variable, plain_metadata
 from flax.nnx.fast.variables cimport set_from, set_value
 

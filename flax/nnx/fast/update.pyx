@@ -3,8 +3,6 @@
 `graph_update` stands where the pure `_graph_update_dynamic` stood. A key that needs more than
 setting a standard Variable goes to the pure function alone, as a state of one key.
 """
-from cpython.dict cimport PyDict_Copy
-
 from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.children cimport Children, children_of, state_mapping
 from flax.nnx.fast.fallbacks cimport count

@@ -13,6 +13,7 @@ cdef class TraceCheck:
 
 
 cdef object new_variable(object cls, object value, dict metadata, object trace_state)
-cdef object copy_variable(object variable, TraceCheck trace)                    # None: not standard
-cdef bint set_value(object variable, object value, TraceCheck trace) except -1  # False: not standard
-cdef bint set_from(object variable, object other, TraceCheck trace) except -1   # False: not standard
+cdef object copy_variable(object variable, TraceCheck trace)   # None: not standard
+# False: not standard, and nothing was set.
+cdef bint set_value(object variable, object value, TraceCheck trace) except -1
+cdef bint set_from(object variable, object other, TraceCheck trace) except -1
