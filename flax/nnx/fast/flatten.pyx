@@ -16,7 +16,7 @@ from flax.nnx.fast.graphtypes cimport STATIC_VALUE
 from flax.nnx.fast.graphtypes cimport new_node_def, new_node_ref, new_static, new_variable_def
 from flax.nnx.fast.kinds cimport Layout, TypeInfo, info_of, instance_dict, no_ref
 from flax.nnx.fast.kinds cimport pytree_state_metadata
-from flax.nnx.fast.refs cimport MISSING, RefMap, RefTable, table_of
+from flax.nnx.fast.refs cimport MISSING, RefMap, RefTable, has_table, table_of
 from flax.nnx.fast.slots cimport has_slot, offset_of, read, slot
 
 cdef enum:
@@ -276,10 +276,14 @@ cdef inline bint holds(object attribute, object value) noexcept:
   )
 
 
+cdef bint plain_map(object refmap) noexcept:
+  return type(refmap) is RefMap and has_table(refmap)
+
+
 cdef bint usable(object ref_index, object ref_outer_index, object path, tuple lists) except -1:
   return (
-    type(ref_index) is RefMap
-    and (ref_outer_index is None or type(ref_outer_index) is RefMap)
+    plain_map(ref_index)
+    and (ref_outer_index is None or plain_map(ref_outer_index))
     and (path is None or (type(path) is list and type(lists[3]) is list))
     and type(lists[0]) is list and type(lists[1]) is list and type(lists[2]) is list
   )

@@ -15,7 +15,7 @@ from cpython.object cimport PyTypeObject
 
 from flax.nnx.fast cimport upstream
 from flax.nnx.fast.rebuild import rebuild_dataclass
-from flax.nnx.fast.slots cimport Py_TYPE, blank, fill, has_slot, offset_of, read
+from flax.nnx.fast.slots cimport Py_TYPE, blank, fill, has_slot, offset_of, read, store, version_of
 
 cdef extern from "Python.h":
   PyTypeObject PyBaseObject_Type
@@ -34,6 +34,12 @@ cdef Py_ssize_t[5] VAR_FIELDS
 cdef Py_ssize_t[2] ARRAY_FIELDS
 cdef Py_ssize_t[5] NODE_FIELDS
 cdef Py_ssize_t[3] GRAPH_FIELDS
+
+cdef tuple NODE_NAMES = ('type', 'index', 'outer_index', 'num_attributes', 'metadata')
+cdef tuple VAR_NAMES = ('type', 'index', 'outer_index', 'metadata', 'array_refdef')
+cdef tuple ARRAY_NAMES = ('index', 'outer_index')
+cdef tuple REF_NAMES = ('index',)
+cdef tuple GRAPH_NAMES = ('nodes', 'attributes', 'num_leaves')
 
 
 # ---- construction ----
@@ -114,28 +120,21 @@ cdef bint same(object a, object b) except -1:
   return answer if type(answer) is bool else PyObject_IsTrue(answer)
 
 
-cdef object slot_equal(object a, object b, Py_ssize_t offset):
-  """How a dataclass of this Python compares one field, set in both, of two instances of its class."""
-  x, y = read(a, offset, ''), read(b, offset, '')
+cdef object slot_equal(object a, object b, Py_ssize_t offset, str name):
+  """How a dataclass of this Python compares one field of two instances of its own class."""
+  x, y = read(a, offset, name), read(b, offset, name)
   return equal(x, y) if ASKS_IDENTICAL else same(x, y)
 
 
-cdef object slots_equal(object a, object b, Py_ssize_t* offsets, int count):
+cdef object slots_equal(object a, object b, Py_ssize_t* offsets, tuple names):
   """The terms joined by `and`: the last one is the answer as it is."""
-  cdef int i
-  for i in range(count - 1):
-    answer = slot_equal(a, b, offsets[i])
+  cdef Py_ssize_t i
+  cdef Py_ssize_t last = len(names) - 1
+  for i in range(last):
+    answer = slot_equal(a, b, offsets[i], names[i])
     if answer is not True and not answer:
       return answer
-  return slot_equal(a, b, offsets[count - 1])
-
-
-cdef bint complete(object a, Py_ssize_t* offsets, int count) noexcept:
-  cdef int i
-  for i in range(count):
-    if not has_slot(a, offsets[i]):
-      return False
-  return True
+  return slot_equal(a, b, offsets[last], names[last])
 
 
 cdef bint items_same(object a, object b) except -1:
@@ -143,10 +142,10 @@ cdef bint items_same(object a, object b) except -1:
   if a is b:
     return True
   if Py_TYPE(a) is Py_TYPE(b):
-    if type(a) is NodeDef and complete(a, NODE_FIELDS, 5) and complete(b, NODE_FIELDS, 5):
-      return bool(slots_equal(a, b, NODE_FIELDS, 5))
-    if type(a) is VariableDef and complete(a, VAR_FIELDS, 5) and complete(b, VAR_FIELDS, 5):
-      return bool(slots_equal(a, b, VAR_FIELDS, 5))
+    if type(a) is NodeDef:
+      return bool(slots_equal(a, b, NODE_FIELDS, NODE_NAMES))
+    if type(a) is VariableDef:
+      return bool(slots_equal(a, b, VAR_FIELDS, VAR_NAMES))
     if type(a) is tuple and len(<tuple>a) == 2 and len(<tuple>b) == 2:
       return same((<tuple>a)[0], (<tuple>b)[0]) and kinds_same((<tuple>a)[1], (<tuple>b)[1])
   return same(a, b)
@@ -155,10 +154,8 @@ cdef bint items_same(object a, object b) except -1:
 cdef bint kinds_same(object a, object b) except -1:
   if a is b:
     return True
-  if type(a) is upstream.Static and type(b) is upstream.Static and (
-    has_slot(a, STATIC_VALUE) and has_slot(b, STATIC_VALUE)
-  ):
-    return bool(slot_equal(a, b, STATIC_VALUE))
+  if type(a) is upstream.Static and type(b) is upstream.Static:
+    return bool(slot_equal(a, b, STATIC_VALUE, 'value'))
   return same(a, b)
 
 
@@ -175,39 +172,36 @@ cdef bint lists_equal(list a, list b) except -1:
   return PyList_GET_SIZE(a) == PyList_GET_SIZE(b)
 
 
-cdef object list_fields_equal(object a, object b, Py_ssize_t offset):
-  x, y = read(a, offset, ''), read(b, offset, '')
+cdef object list_fields_equal(object a, object b, Py_ssize_t offset, str name):
+  x, y = read(a, offset, name), read(b, offset, name)
   if type(x) is list and type(y) is list:
     return lists_equal(x, y)
   return equal(x, y) if ASKS_IDENTICAL else same(x, y)
 
 
 cdef object graphs_equal(object a, object b):
-  answer = list_fields_equal(a, b, GRAPH_NODES)
+  answer = list_fields_equal(a, b, GRAPH_NODES, 'nodes')
   if answer is not True and not answer:
     return answer
-  answer = list_fields_equal(a, b, GRAPH_ATTRIBUTES)
+  answer = list_fields_equal(a, b, GRAPH_ATTRIBUTES, 'attributes')
   if answer is not True and not answer:
     return answer
-  return slot_equal(a, b, GRAPH_LEAVES)
+  return slot_equal(a, b, GRAPH_LEAVES, 'num_leaves')
 
 
-cdef object dataclass_equal(
-  object self, object other, object cls, Py_ssize_t* offsets, int count, tuple fields
-):
+cdef object dataclass_equal(object self, object other, object cls, Py_ssize_t* offsets, tuple names):
   """`==` of two instances of `cls` or a subclass."""
   if ASKS_IDENTICAL and self is other:
     return True
   if type(self) is cls and type(other) is cls:
-    if complete(self, offsets, count) and complete(other, offsets, count):
-      return graphs_equal(self, other) if cls is GraphDef else slots_equal(self, other, offsets, count)
+    return graphs_equal(self, other) if cls is GraphDef else slots_equal(self, other, offsets, names)
   if other.__class__ is not self.__class__:
     return NotImplemented
-  return attributes_equal(self, other, fields)
+  return attributes_equal(self, other, names)
 
 
 cdef object attributes_equal(object self, object other, tuple fields):
-  """The same by attribute access: for subclasses, and for instances that lack a field."""
+  """The same by attribute access, for subclasses."""
   if not ASKS_IDENTICAL:
     return tuple([getattr(self, name) for name in fields]) == tuple(
       [getattr(other, name) for name in fields]
@@ -221,76 +215,89 @@ cdef object attributes_equal(object self, object other, tuple fields):
 
 # ---- hashing ----
 
-cdef bint stable(object value, int depth) except -1:
-  """Whether the hash of `value` cannot change: it is known to be immutable through and through."""
-  cdef PyTypeObject* cls = Py_TYPE(value)
-  if <type>cls in STABLE_VALUES or cls.tp_hash is PyBaseObject_Type.tp_hash:
-    return True
-  if depth > 8:
-    return False
-  if cls.tp_hash is PyTuple_Type.tp_hash and isinstance(value, tuple):
-    return all_stable(<tuple>value, depth + 1)
-  if <type>cls is upstream.HashableMapping:
-    return type(value._mapping) is dict and all_stable(list(value._mapping.values()), depth + 1)
-  return isinstance(value, (SCALAR_META, TREEDEF, np.dtype))
+cdef class Stability:
+  """Whether a hash can be kept: everything it depends on is known to be immutable.
 
+  An object that hashes by identity does so until its class is given another `__hash__`, so the
+  versions of such classes are noted, and asked for again whenever the hash is.
+  """
+  cdef list classes, versions
 
-cdef bint all_stable(object values, int depth) except -1:
-  for value in values:
-    if not stable(value, depth):
+  cdef bint value(self, object value, int depth) except -1:
+    cdef PyTypeObject* cls = Py_TYPE(value)
+    if <object>cls in STABLE_VALUES:
+      return True
+    if cls.tp_hash is PyBaseObject_Type.tp_hash:
+      return self.note(<object>cls)
+    if depth > 8:
       return False
-  return True
+    if cls.tp_hash is PyTuple_Type.tp_hash and isinstance(value, tuple):
+      return self.note(<object>cls) and self.values(<tuple>value, depth + 1)
+    if <object>cls is upstream.HashableMapping:
+      return type(value._mapping) is dict and self.values(list(value._mapping.values()), depth + 1)
+    return isinstance(value, (SCALAR_META, TREEDEF, np.dtype))
 
-
-cdef bint nodes_stable(list nodes) except -1:
-  for node in nodes:
-    if type(node) is NodeDef or type(node) is VariableDef:
-      if not stable(node.metadata, 0):
+  cdef bint values(self, object values, int depth) except -1:
+    for value in values:
+      if not self.value(value, depth):
         return False
-    elif type(node) is not NodeRef and type(node) is not ArrayRefDef:
-      return False
-  return True
+    return True
 
+  cdef bint note(self, object cls) except -1:
+    cdef unsigned int version = version_of(cls)
+    if cls not in self.classes:
+      self.classes.append(cls)
+      self.versions.append(version)
+    return version != 0
 
-cdef bint attributes_stable(list attributes) except -1:
-  for attribute in attributes:
+  cdef bint node(self, object node) except -1:
+    if type(node) is NodeDef or type(node) is VariableDef:
+      return self.value(node.type, 0) and self.value(node.metadata, 0)
+    return type(node) is NodeRef or type(node) is ArrayRefDef
+
+  cdef bint attribute(self, object attribute) except -1:
     if type(attribute) is not tuple or len(attribute) != 2:
       return False
     key, kind = attribute
-    if not stable(key, 0):
+    if type(kind) is upstream.Static:
+      return self.value(key, 0) and self.value(kind.value, 0)
+    return self.value(key, 0) and (kind is upstream.NODE_ATTR or kind is upstream.LEAF_ATTR)
+
+  cdef bint graph(self, object nodes, object attributes) except -1:
+    if type(nodes) is not list or type(attributes) is not list:
       return False
-    if type(kind) is upstream.Static and not stable(kind.value, 0):
+    return all([self.node(node) for node in nodes]) and all(
+      [self.attribute(attribute) for attribute in attributes]
+    )
+
+
+cdef bint unchanged(list classes, list versions) except -1:
+  for cls, version in zip(classes, versions):
+    if version_of(cls) != <unsigned int>version:
       return False
   return True
 
 
 # ---- methods: each takes the name, signature and docstring of the pure one ----
 
-cdef tuple NODE_NAMES = ('type', 'index', 'outer_index', 'num_attributes', 'metadata')
-cdef tuple VAR_NAMES = ('type', 'index', 'outer_index', 'metadata', 'array_refdef')
-cdef tuple ARRAY_NAMES = ('index', 'outer_index')
-cdef tuple REF_NAMES = ('index',)
-cdef tuple GRAPH_NAMES = ('nodes', 'attributes', 'num_leaves')
-
-
 def node_ref_eq(self, other):
-  return dataclass_equal(self, other, NodeRef, REF_FIELDS, 1, REF_NAMES)
+  return dataclass_equal(self, other, NodeRef, REF_FIELDS, REF_NAMES)
 
 
 def array_refdef_eq(self, other):
-  return dataclass_equal(self, other, ArrayRefDef, ARRAY_FIELDS, 2, ARRAY_NAMES)
+  return dataclass_equal(self, other, ArrayRefDef, ARRAY_FIELDS, ARRAY_NAMES)
 
 
 def variable_def_eq(self, other):
-  return dataclass_equal(self, other, VariableDef, VAR_FIELDS, 5, VAR_NAMES)
+  return dataclass_equal(self, other, VariableDef, VAR_FIELDS, VAR_NAMES)
 
 
 def node_def_eq(self, other):
-  return dataclass_equal(self, other, NodeDef, NODE_FIELDS, 5, NODE_NAMES)
+  return dataclass_equal(self, other, NodeDef, NODE_FIELDS, NODE_NAMES)
 
 
 def graph_def_eq(self, other):
-  return dataclass_equal(self, other, GraphDef, GRAPH_FIELDS, 3, GRAPH_NAMES)
+  return dataclass_equal(self, other, GraphDef, GRAPH_FIELDS, GRAPH_NAMES)
 
 
 def node_ref_hash(self):
@@ -311,12 +318,15 @@ def node_def_hash(self):
 
 def graph_def_hash(self):
   if type(self) is GraphDef and has_slot(self, GRAPH_HASH):
-    return read(self, GRAPH_HASH, '_hash')
+    kept, classes, versions = read(self, GRAPH_HASH, '_hash')
+    if unchanged(classes, versions):
+      return kept
   nodes, attributes = self.nodes, self.attributes
   value = hash((tuple(nodes), tuple(attributes)))
-  if type(self) is GraphDef and type(nodes) is list and type(attributes) is list:
-    if nodes_stable(nodes) and attributes_stable(attributes) and not has_slot(self, GRAPH_HASH):
-      fill(self, GRAPH_HASH, value)
+  cdef Stability stability = Stability.__new__(Stability)
+  stability.classes, stability.versions = [], []
+  if type(self) is GraphDef and stability.graph(nodes, attributes):
+    store(self, GRAPH_HASH, (value, stability.classes, stability.versions))
   return value
 
 

@@ -16,11 +16,9 @@ from cpython.object cimport PyObject, PyTypeObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 
 from flax.nnx.fast cimport upstream
-from flax.nnx.fast.slots cimport blank, fill, has_slot, offset_of, read
+from flax.nnx.fast.slots cimport blank, fill, has_slot, offset_of, read, version_of
 
 cdef extern from "Python.h":
-  ctypedef struct VersionedType "PyTypeObject":
-    unsigned int tp_version_tag
   object PyObject_GenericGetDict(object o, void* context)
   int PyType_IsSubtype(PyTypeObject* a, PyTypeObject* b) noexcept
 
@@ -31,11 +29,12 @@ cdef enum:
 
 cdef object Tracer = jax.core.Tracer
 cdef object ShapedArray = _ShapedArray
-cdef frozenset PLAIN_TYPES = frozenset((
+# Types are known by address: a metaclass may have a type hash, and compare, as another one does.
+cdef frozenset PLAIN_TYPES = frozenset(map(id, (
   int, float, complex, bool, str, bytes, type(...), type, functools.partial,
   types.FunctionType, types.BuiltinFunctionType, types.MethodType,
-))
-cdef frozenset NO_REFS = PLAIN_TYPES | {type(None), tuple, list, dict}
+)))
+cdef frozenset NO_REFS = PLAIN_TYPES | set(map(id, (type(None), tuple, list, dict)))
 
 # What a class may not change if its Variables are to be read and written by slot.
 cdef tuple VARIABLE_STANDARD = (
@@ -46,8 +45,8 @@ cdef tuple VARIABLE_STANDARD = (
 # What a class may not change if its graph nodes are to be read and written by dict.
 cdef tuple GRAPH_HOOKS = ('flatten', 'create_empty', 'clear', 'init')
 
-cdef dict infos = {}            # type -> TypeInfo, of types that a registry keeps alive anyway
-cdef dict named_tuples = {}     # class -> TypeInfo
+cdef dict infos = {}            # id of a type -> TypeInfo, of types that a registry keeps alive anyway
+cdef dict named_tuples = {}     # id of a class -> TypeInfo
 cdef set strangers = set()      # version tags, which are never given twice, of types seen as STRANGER
 cdef Py_ssize_t strangers_registered = 0   # how many types were registered then
 cdef dict pytree_states = {}    # (initializing, is_setup) -> metadata, four at most
@@ -79,10 +78,6 @@ cdef bint standard_access(object cls):
     and lookup(cls, '__class__') is vars(object)['__class__']
     and type(lookup(cls, '__dict__')) in (types.GetSetDescriptorType, type(None))
   )
-
-
-cdef unsigned int version_of(object cls) noexcept:
-  return (<VersionedType*>cls).tp_version_tag
 
 
 cdef Py_ssize_t registered_types() noexcept:
@@ -149,10 +144,11 @@ cdef TypeInfo info_of(object value):
 
 
 cdef TypeInfo info_of_type(object cls):
-  cdef TypeInfo info = infos.get(cls)
+  cdef size_t address = <size_t><PyObject*>cls
+  cdef TypeInfo info = infos.get(address)
   if info is not None and current(info):
     return info
-  info = named_tuples.get(cls)
+  info = named_tuples.get(address)
   if info is not None and current(info):
     return info
   if version_of(cls) in strangers and strangers_registered == registered_types():
@@ -188,16 +184,16 @@ cdef TypeInfo study(object cls):
     study_container(info, upstream.PYTREE_REGISTRY[cls])
   elif cls in upstream.JAX_REGISTRY:
     study_pytree(info)
-  elif issubclass(cls, tuple):
+  elif PyType_IsSubtype(<PyTypeObject*>cls, <PyTypeObject*>tuple):
     study_named_tuple(info)
     return info
   elif cls is upstream.ArrayImpl or cls is upstream.ndarray:
     info.kind = ARRAY
-  elif cls in PLAIN_TYPES:
+  elif id(cls) in PLAIN_TYPES:
     info.kind = PLAIN
   else:
     return STRANGER_INFO if study_stranger(info) else info
-  infos[cls] = info
+  infos[id(cls)] = info
   return info
 
 
@@ -273,13 +269,11 @@ cdef int study_graph_node(TypeInfo info, object impl) except -1:
 
 cdef int study_container(TypeInfo info, object impl) except -1:
   info.impl = impl
-  known = {
-    list: LIST, tuple: TUPLE, dict: DICT, type(None): NONE, upstream.State: STATE,
-  }
-  if info.cls in known and impl is upstream.container_impls[info.cls]:
-    info.kind = known[info.cls]
-  else:
-    info.why = 'it is registered with functions of its own'
+  info.why = 'it is registered with functions of its own'
+  kinds = ((list, LIST), (tuple, TUPLE), (dict, DICT), (type(None), NONE), (upstream.State, STATE))
+  for cls, kind in kinds:
+    if info.cls is cls and impl is upstream.container_impls[cls]:
+      info.kind = kind
   return 0
 
 
@@ -301,7 +295,9 @@ cdef int study_named_tuple(TypeInfo info) except -1:
   cdef object cls = info.cls
   fields = lookup(cls, '_fields')
   info.why = 'a subclass of tuple with a structure of its own'
-  if cls.__bases__ != (tuple,) or type(fields) is not tuple or not standard_access(cls):
+  if len(cls.__bases__) != 1 or cls.__bases__[0] is not tuple or not standard_access(cls):
+    return 0
+  if type(fields) is not tuple:
     return 0
   if any([type(field) is not str for field in fields]) or any(
     [name in vars(cls) for name in ('__iter__', '__len__', '__getitem__')]
@@ -313,7 +309,7 @@ cdef int study_named_tuple(TypeInfo info) except -1:
     for old in named_tuples.values():
       makers.pop(id((<TypeInfo>old).metadata), None)
     named_tuples.clear()
-  named_tuples[cls] = info
+  named_tuples[id(cls)] = info
   makers[id(info.metadata)] = (info.metadata, cls)
   return 0
 
@@ -355,9 +351,14 @@ cdef object instance_dict(object node):
   return PyObject_GenericGetDict(node, NULL)
 
 
+def attributes_of(instance) -> dict:
+  """The dict that `instance` has in memory, whatever its class says `__dict__` is."""
+  return instance_dict(instance)
+
+
 cdef bint no_ref(object value) except -1:
   cdef object cls = type(value)
-  if cls is upstream.ArrayImpl or cls is upstream.ndarray or cls in NO_REFS:
+  if cls is upstream.ArrayImpl or cls is upstream.ndarray or (<size_t><PyObject*>cls) in NO_REFS:
     return True
   if PyType_IsSubtype(<PyTypeObject*>cls, <PyTypeObject*>Tracer):
     if type(value.aval) is ShapedArray:

@@ -7,10 +7,12 @@ protocols 0 and 1 that the pure class wrote call.
 """
 
 import dataclasses
+import functools
 import types
 import typing as tp
 
 from flax.nnx.fast.fronts import front
+from flax.nnx.fast.kinds import attributes_of
 
 # What `type` makes anew for each class.
 PER_CLASS = ('__dict__', '__weakref__', '__slots__', '__abstractmethods__', '_abc_impl')
@@ -44,17 +46,28 @@ def rebuild_dataclass(pure: type, methods: dict[str, tp.Any], extra_slots: tuple
   fields = tuple(field.name for field in dataclasses.fields(pure))
   if '__slots__' in vars(pure):
     return rebuild(pure, fields + extra_slots, methods)
-  slots = fields + ('__weakref__',) + extra_slots
-  cls = rebuild(pure, slots, {**methods, **_in_place_of_a_dict(fields)})
-  _freeze(cls, fields)
+  slots = fields + ('__dict__', '__weakref__') + extra_slots
+  more = {'__annotations__': _resolved(pure, fields), **_in_place_of_a_dict(fields)}
+  cls = rebuild(pure, slots, {**methods, **more})
+  _freeze(cls, pure, fields)
   return cls
+
+
+def _resolved(pure: type, fields: tuple[str, ...]) -> dict[str, tp.Any]:
+  """The annotations; one that names a field is evaluated, or it would find the slot by that name."""
+  hints = tp.get_type_hints(pure)
+  return {
+    name: hints[name] if any(text.startswith(f'{field}[') for field in fields) else text
+    for name, text in pure.__annotations__.items()
+  }
 
 
 def _in_place_of_a_dict(fields: tuple[str, ...]) -> dict[str, tp.Any]:
   """`vars()`, pickling and missing fields, as an instance with a dict would have them."""
 
   def state(self) -> dict[str, tp.Any]:
-    return {name: getattr(self, name) for name in fields if hasattr(self, name)}
+    held = {name: getattr(self, name) for name in fields if hasattr(self, name)}
+    return {**held, **attributes_of(self)}
 
   def __setstate__(self, state):
     for name, value in state.items():
@@ -73,17 +86,19 @@ def _in_place_of_a_dict(fields: tuple[str, ...]) -> dict[str, tp.Any]:
   }
 
 
-def _freeze(cls: type, fields: tuple[str, ...]) -> None:
+def _freeze(cls: type, pure: type, fields: tuple[str, ...]) -> None:
   """Refuses assignment, as the pure class does in functions that name it, not this class."""
 
   def frozen(self, name: str) -> bool:
     return type(self) is cls or name in fields
 
+  @functools.wraps(pure.__setattr__)
   def __setattr__(self, name, value):
     if frozen(self, name):
       raise dataclasses.FrozenInstanceError(f'cannot assign to field {name!r}')
     super(cls, self).__setattr__(name, value)
 
+  @functools.wraps(pure.__delattr__)
   def __delattr__(self, name):
     if frozen(self, name):
       raise dataclasses.FrozenInstanceError(f'cannot delete field {name!r}')

@@ -25,4 +25,5 @@ cdef class RefTable:
 cdef object RefMap           # the public classes, made from the pure ones
 cdef object IndexMap
 
+cdef bint has_table(object refmap) noexcept   # False for one that was never initialised
 cdef RefTable table_of(object refmap)   # of a RefMap; AttributeError where it has none yet

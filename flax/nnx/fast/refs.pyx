@@ -12,10 +12,8 @@ from libc.string cimport memset
 
 from flax.nnx.fast.fronts import front
 from flax.nnx.fast.rebuild import rebuild
+from flax.nnx.fast.kinds cimport instance_dict
 from flax.nnx.fast.slots cimport has_slot, offset_of, read, store
-
-cdef extern from "Python.h":
-  object PyObject_GenericGetDict(object o, void* context)
 
 cdef enum:
   EMPTY = -1
@@ -125,6 +123,10 @@ cdef class RefTable:
 cdef Py_ssize_t TABLE    # where a RefMap keeps its table
 
 
+cdef bint has_table(object refmap) noexcept:
+  return has_slot(refmap, TABLE)
+
+
 cdef RefTable table_of(object refmap):
   if not has_slot(refmap, TABLE):
     raise AttributeError(f"'{type(refmap).__name__}' object has no attribute '_mapping'")
@@ -192,7 +194,7 @@ def from_indexmap(indexmap):
 
 def get_dict(self):
   """The instance's dict, with the one attribute that the pure class keeps in it."""
-  cdef dict attributes = PyObject_GenericGetDict(self, NULL)
+  cdef dict attributes = instance_dict(self)
   if '_mapping' not in attributes:
     others = dict(attributes)
     attributes.clear()
@@ -207,7 +209,7 @@ def get_mapping(self):
 
 def set_mapping(self, mapping):
   new_table(self).mapping = mapping
-  PyObject_GenericGetDict(self, NULL)['_mapping'] = mapping
+  instance_dict(self)['_mapping'] = mapping
 
 
 def __getstate__(self):
@@ -215,7 +217,7 @@ def __getstate__(self):
 
 
 def __setstate__(self, state):
-  cdef dict attributes = PyObject_GenericGetDict(self, NULL)
+  cdef dict attributes = instance_dict(self)
   if '_mapping' in state:
     new_table(self).mapping = state['_mapping']
   attributes.update(state)

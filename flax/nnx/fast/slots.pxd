@@ -14,6 +14,13 @@ cdef extern from "Python.h":
   PyTypeObject PyMemberDescr_Type
   object PyType_GenericAlloc(PyTypeObject* cls, Py_ssize_t nitems)
   PyTypeObject* Py_TYPE(object o)
+  ctypedef struct VersionedType "PyTypeObject":
+    unsigned int tp_version_tag
+
+
+cdef inline unsigned int version_of(object cls) noexcept:
+  """The type's version tag, which changes with its attributes and is never given twice; 0: none."""
+  return (<VersionedType*>cls).tp_version_tag
 
 
 cdef inline Py_ssize_t offset_of(object cls, str name) except -1:
