@@ -18,6 +18,14 @@ def text(value) -> str:
     return f'no repr ({type(error).__name__}: {plain(error)})'
 
 
+def result_of(call, *arguments) -> str:
+  """What a call gives, or the error that it raises."""
+  try:
+    return f'gives {text(call(*arguments))}'
+  except BaseException as error:
+    return f'{type(error).__name__}: {plain(error)}'
+
+
 def leaf(value) -> str:
   if isinstance(value, jax.Array):
     return value_of(value)
