@@ -5,8 +5,8 @@ from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
 
-from flax.nnx.fast cimport kinds
-from flax.nnx.fast.kinds cimport Layout, TypeInfo, instance_dict
+from flax.nnx.fast cimport kinds, upstream
+from flax.nnx.fast.kinds cimport Layout, TypeInfo, instance_dict, marks_of
 
 
 cdef bint same_items(dict a, dict b) noexcept:
@@ -80,17 +80,32 @@ cdef class Children:
 
 cdef Children new_children(object keys, list values):
   cdef Children children = Children.__new__(Children)
+  cdef Py_ssize_t i
+  for i in range(len(values)):   # a value wrapped in a mark is shown without it
+    if type(values[i]) is upstream.DataElem or type(values[i]) is upstream.StaticElem:
+      values[i] = values[i].value
+  children.keys, children.values = keys, values
+  return children
+
+
+cdef Children marked_children(object keys, list values):
+  cdef Children children = Children.__new__(Children)
   children.keys, children.values = keys, values
   return children
 
 
 cdef Children graph_children(object node, TypeInfo info):
-  cdef dict attributes = instance_dict(node)
+  attributes = instance_dict(node)
+  if type(attributes) is not dict:
+    return None
   cdef Layout layout = info.layout_of(attributes)
   cdef list values = PyDict_Values(attributes)
   if not (layout.standard and layout.distinct and layout.fits(attributes)):
     return None
-  return new_children(layout.walked, [values[i] for i in layout.order])
+  if marks_of(info, layout, values) is None:   # asking for marks is part of upstream's look
+    return None
+  values = [values[i] for i in layout.order]
+  return marked_children(layout.walked, values) if info.is_pytree else new_children(layout.walked, values)
 
 
 cdef Children mapping_children(object mapping):
@@ -101,11 +116,9 @@ cdef Children mapping_children(object mapping):
 
 
 cdef Children named_tuple_children(object node, TypeInfo info):
-  cdef tuple fields = info.cls._fields
-  if len(<tuple>node) != len(fields):
+  if len(<tuple>node) != len(info.keys):
     return None
-  order = sorted(range(len(fields)), key=fields.__getitem__)
-  return new_children([fields[i] for i in order], [(<tuple>node)[i] for i in order])
+  return new_children(info.keys, [(<tuple>node)[<Py_ssize_t>i] for i in info.order])
 
 
 cdef Children children_of(object node, TypeInfo info):

@@ -5,7 +5,7 @@ lists to fill. It walks the kinds of node that it recognises. Any other node it 
 function with the very same lists, and that comes back here for the node's children. So an error is
 raised by the pure twin, and a fallback costs one node.
 """
-from cpython.dict cimport PyDict_Copy, PyDict_GetItemWithError, PyDict_Values
+from cpython.dict cimport PyDict_Copy, PyDict_Values
 from cpython.list cimport PyList_AsTuple
 from cpython.object cimport PyObject
 
@@ -14,7 +14,7 @@ from flax.nnx.fast.children cimport same_items, sorted_items, state_mapping
 from flax.nnx.fast.fallbacks cimport count
 from flax.nnx.fast.graphtypes cimport STATIC_VALUE
 from flax.nnx.fast.graphtypes cimport new_node_def, new_node_ref, new_static, new_variable_def
-from flax.nnx.fast.kinds cimport Layout, TypeInfo, info_of, instance_dict, no_ref
+from flax.nnx.fast.kinds cimport Layout, TypeInfo, info_of, instance_dict, marks_of, no_ref
 from flax.nnx.fast.kinds cimport pytree_state_metadata
 from flax.nnx.fast.refs cimport MISSING, RefMap, RefTable, has_table, table_of
 from flax.nnx.fast.slots cimport has_slot, offset_of, read, slot
@@ -129,24 +129,24 @@ cdef class Flattener:
   cdef int graph_node(self, object node, TypeInfo info, int depth) except -1:
     if self.met(node):
       return 0
-    cdef dict attributes = instance_dict(node)
+    attributes = instance_dict(node)
+    if type(attributes) is not dict:
+      return self.hand_over(node, info.cls, 'its __dict__ is of a subclass', depth)
     cdef Layout layout = info.layout_of(attributes)
     cdef list values = PyDict_Values(attributes)
     if not layout.standard or not layout.fits(attributes):
       return self.hand_over(node, info.cls, 'its __dict__ has unusual keys', depth)
-    is_data = data_marks(info, layout, values)
-    if is_data is MISSING:
+    cdef list marks = marks_of(info, layout, values)
+    if marks is None:
       return self.hand_over(node, info.cls, 'its _pytree__nodes is not the standard mapping', depth)
     index = self.refs.size()
     self.refs.insert(node, index)
     self.nodes.append(
       new_node_def(info.cls, index, self.outer_index(node), len(values), info.cls)
     )
-    return self.graph_children(layout, values, is_data, depth)
+    return self.graph_children(layout, values, marks, depth)
 
-  cdef int graph_children(
-    self, Layout layout, list values, dict is_data, int depth
-  ) except -1:
+  cdef int graph_children(self, Layout layout, list values, list marks, int depth) except -1:
     cdef list pairs = self.shared.get(layout)
     cdef Py_ssize_t i
     cdef Py_ssize_t n = len(values)
@@ -155,13 +155,23 @@ cdef class Flattener:
       self.shared[layout] = pairs
     for i in range(n):
       value = values[<Py_ssize_t>layout.order[i]]
-      if is_data is None:
-        self.child(layout.walked[i], value, False, pairs, i, depth)
-      elif marked(is_data, layout.names[i]):
+      if marks[i] is True:
         self.child(layout.walked[i], value, True, pairs, i, depth)
-      else:
+      elif marks[i] is False:
         self.static(layout.walked[i], value, pairs, i)
+      else:
+        self.unmarked(layout.walked[i], value, pairs, i, depth)
     return 0
+
+  cdef int unmarked(
+    self, object key, object value, list pairs, Py_ssize_t i, int depth
+  ) except -1:
+    """An attribute or item that nothing marks, unless it is wrapped in a mark of its own."""
+    if type(value) is upstream.StaticElem:
+      return self.static(key, value.value, pairs, i)
+    if type(value) is upstream.DataElem:
+      return self.child(key, value.value, True, pairs, i, depth)
+    return self.child(key, value, False, pairs, i, depth)
 
   cdef int child(
     self, object key, object value, bint is_data, list pairs, Py_ssize_t i, int depth
@@ -227,7 +237,7 @@ cdef class Flattener:
     self.nodes.append(new_node_def(info.cls, None, None, len(values), None))
     for i in range(len(values)):
       pair[0] = None
-      self.child(i, values[i], False, pair, 0, depth)
+      self.unmarked(i, values[i], pair, 0, depth)
     return 0
 
   cdef int mapping(self, object node, object items, TypeInfo info, int depth) except -1:
@@ -236,37 +246,20 @@ cdef class Flattener:
       return self.hand_over(node, info.cls, 'its keys are not all strings or all ints', depth)
     self.nodes.append(new_node_def(info.cls, None, None, len(pairs), None))
     for key, value in pairs:
-      self.child(key, value, False, [None], 0, depth)
+      self.unmarked(key, value, [None], 0, depth)
     return 0
 
   cdef int named_tuple(self, object node, TypeInfo info, int depth) except -1:
-    cdef tuple fields = info.cls._fields
-    if len(<tuple>node) != len(fields):
+    cdef Py_ssize_t i
+    if len(<tuple>node) != len(info.keys):
       return self.hand_over(node, info.cls, 'it does not have its own number of fields', depth)
     self.nodes.append(
-      new_node_def(upstream.GenericPytree, None, None, len(fields), info.metadata)
+      new_node_def(upstream.GenericPytree, None, None, len(info.keys), info.metadata)
     )
-    for i in sorted(range(len(fields)), key=fields.__getitem__):
-      self.child(fields[i], (<tuple>node)[i], False, [None], 0, depth)
+    for i in range(len(info.keys)):
+      value = (<tuple>node)[<Py_ssize_t>info.order[i]]
+      self.unmarked(info.keys[i], value, [None], 0, depth)
     return 0
-
-
-cdef object data_marks(TypeInfo info, Layout layout, list values):
-  """The dict that marks attributes as data; None where nothing does, MISSING where it is unusual."""
-  if not info.is_pytree:
-    return None
-  nodes = info.class_nodes if layout.nodes_at < 0 else values[layout.nodes_at]
-  if type(nodes) is not upstream.HashableMapping:
-    return MISSING
-  marks = nodes._mapping
-  return marks if type(marks) is dict else MISSING
-
-
-cdef inline bint marked(dict marks, object name) except -1:
-  cdef PyObject* mark = PyDict_GetItemWithError(marks, name)
-  if mark is NULL:
-    return False
-  return <object>mark is True or (<object>mark is not False and bool(<object>mark))
 
 
 cdef inline bint holds(object attribute, object value) noexcept:

@@ -41,6 +41,8 @@ cdef class TypeInfo:
   cdef object class_nodes       # GRAPH: the class's own `_pytree__nodes`
   cdef list layouts             # GRAPH: the latest few layouts
   cdef object metadata          # NAMED_TUPLE: what its NodeDef carries
+  cdef list keys                # NAMED_TUPLE: the fields in walk order
+  cdef list order               # NAMED_TUPLE: walk position -> position in the tuple
   cdef str why                  # OTHER: the reason, in words
 
   cdef Layout layout_of(self, dict attributes)
@@ -48,10 +50,11 @@ cdef class TypeInfo:
 
 cdef TypeInfo info_of(object value)
 cdef TypeInfo info_of_type(object cls)
-cdef object instance_dict(object node)
+cdef object instance_dict(object node)            # its `__dict__`, which can be a subclass's
+cdef list marks_of(TypeInfo info, Layout layout, list values)   # None: not standard
 cdef bint no_ref(object value) except -1          # whether it is surely no array reference
 cdef object pytree_state_metadata(object state)   # what its NodeDef carries; None: not standard
-cdef object made_by(object metadata)              # the flags or the named tuple's class; None: unknown
+cdef object made_by(object metadata)   # a pytree state's flags or a named tuple's TypeInfo; None: unknown
 cdef object new_pytree_state(tuple flags, object trace_state)
 
 

@@ -11,7 +11,7 @@ import typing as tp
 import jax
 from jax._src.core import ShapedArray as _ShapedArray
 
-from cpython.dict cimport PyDict_Next, PyDict_Size
+from cpython.dict cimport PyDict_GetItemWithError, PyDict_Next, PyDict_Size
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 
@@ -20,6 +20,7 @@ from flax.nnx.fast.slots cimport blank, fill, has_slot, offset_of, read, version
 
 cdef extern from "Python.h":
   object PyObject_GenericGetDict(object o, void* context)
+  PyObject* _PyType_Lookup(PyTypeObject* cls, object name)
   int PyType_IsSubtype(PyTypeObject* a, PyTypeObject* b) noexcept
 
 cdef enum:
@@ -43,6 +44,7 @@ cdef tuple VARIABLE_STANDARD = (
   '_can_update', '_check_can_update', '__setattr__',
 )
 # What a class may not change if its graph nodes are to be read and written by dict.
+cdef object BASES = vars(type)['__bases__'].__get__
 cdef tuple GRAPH_HOOKS = ('flatten', 'create_empty', 'clear', 'init')
 
 cdef dict infos = {}            # id of a type -> TypeInfo, of types that a registry keeps alive anyway
@@ -56,11 +58,12 @@ cdef Py_ssize_t STATE_TRACE, STATE_INITIALIZING, STATE_SETUP
 
 
 cdef object lookup(object cls, str name):
-  """The attribute as it stands in the class that defines it, unbound; None where there is none."""
-  for base in cls.__mro__:
-    if name in vars(base):
-      return vars(base)[name]
-  return None
+  """The attribute as it stands in the class that defines it, unbound; None where there is none.
+
+  Asks no metaclass. It has the interpreter give the class a version tag, too.
+  """
+  cdef PyObject* found = _PyType_Lookup(<PyTypeObject*>cls, name)
+  return None if found is NULL else <object>found
 
 
 cdef tuple harmless_access():
@@ -169,7 +172,7 @@ cdef bint current(TypeInfo info):
 cdef TypeInfo study(object cls):
   """Works out what a type is, and keeps that unless nothing but a cache would keep the type."""
   cdef TypeInfo info = TypeInfo.__new__(TypeInfo)
-  getattr(cls, '__doc__', None)   # has the interpreter give the type a version tag
+  lookup(cls, '__doc__')   # for the version tag
   info.cls = cls
   info.version = version_of(cls)
   info.registered = registered_types()
@@ -295,22 +298,25 @@ cdef int study_named_tuple(TypeInfo info) except -1:
   cdef object cls = info.cls
   fields = lookup(cls, '_fields')
   info.why = 'a subclass of tuple with a structure of its own'
-  if len(cls.__bases__) != 1 or cls.__bases__[0] is not tuple or not standard_access(cls):
+  cdef tuple bases = BASES(cls)
+  if len(bases) != 1 or bases[0] is not tuple or not standard_access(cls):
     return 0
   if type(fields) is not tuple:
     return 0
   if any([type(field) is not str for field in fields]) or any(
-    [name in vars(cls) for name in ('__iter__', '__len__', '__getitem__')]
+    [lookup(cls, name) is not lookup(tuple, name) for name in ('__iter__', '__len__', '__getitem__')]
   ):
     return 0
   info.kind = NAMED_TUPLE
+  info.order = sorted(range(len(fields)), key=fields.__getitem__)
+  info.keys = [fields[i] for i in info.order]
   info.metadata = metadata_of(tuple.__new__(cls, fields))
   if len(named_tuples) >= NAMED_TUPLES_KEPT:
     for old in named_tuples.values():
       makers.pop(id((<TypeInfo>old).metadata), None)
     named_tuples.clear()
   named_tuples[id(cls)] = info
-  makers[id(info.metadata)] = (info.metadata, cls)
+  makers[id(info.metadata)] = (info.metadata, info)
   return 0
 
 
@@ -345,6 +351,28 @@ cdef object new_pytree_state(tuple flags, object trace_state):
   fill(state, STATE_INITIALIZING, flags[0])
   fill(state, STATE_SETUP, flags[1])
   return state
+
+
+cdef list marks_of(TypeInfo info, Layout layout, list values):
+  """For each attribute in walk order whether it is marked as data; where nothing is marked, as in a
+  class that is no pytree, all are None."""
+  cdef PyObject* mark
+  cdef list marks = []
+  if not info.is_pytree:
+    return [None] * len(values)
+  nodes = info.class_nodes if layout.nodes_at < 0 else values[layout.nodes_at]
+  mapping = nodes._mapping if type(nodes) is upstream.HashableMapping else None
+  if type(mapping) is not dict:
+    return None
+  for name in layout.names:
+    mark = PyDict_GetItemWithError(mapping, name)
+    if mark is NULL:
+      marks.append(False)
+    elif type(<object>mark) is bool:
+      marks.append(<object>mark)
+    else:   # its truth may be asked for once, in the order that upstream asks
+      return None
+  return marks
 
 
 cdef object instance_dict(object node):

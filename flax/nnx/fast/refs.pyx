@@ -194,7 +194,7 @@ def from_indexmap(indexmap):
 
 def get_dict(self):
   """The instance's dict, with the one attribute that the pure class keeps in it."""
-  cdef dict attributes = instance_dict(self)
+  attributes = instance_dict(self)
   if '_mapping' not in attributes:
     others = dict(attributes)
     attributes.clear()
@@ -217,7 +217,7 @@ def __getstate__(self):
 
 
 def __setstate__(self, state):
-  cdef dict attributes = instance_dict(self)
+  attributes = instance_dict(self)
   if '_mapping' in state:
     new_table(self).mapping = state['_mapping']
   attributes.update(state)

@@ -7,13 +7,13 @@ with the same iterators, before it drew anything for it, or with what it drew pu
 from itertools import chain
 from sys import intern
 
-from cpython.dict cimport PyDict_Clear, PyDict_Copy
+from cpython.dict cimport PyDict_Copy
 from cpython.object cimport PyObject_GenericSetAttr
 
 from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.fallbacks cimport count
 from flax.nnx.fast.graphtypes cimport NodeDef, NodeRef, VariableDef, ArrayRefDef, new_node_def
-from flax.nnx.fast.kinds cimport info_of, info_of_type, instance_dict, made_by
+from flax.nnx.fast.kinds cimport TypeInfo, info_of, info_of_type, instance_dict, made_by
 from flax.nnx.fast.kinds cimport new_pytree_state
 from flax.nnx.fast.python import unpack_pair
 from flax.nnx.fast.variables cimport TraceCheck, copy_variable, new_variable, plain_metadata
@@ -139,7 +139,7 @@ cdef class Unflattener:
       if type(node) is not nodedef.type:
         return self.hand_over(nodedef, 'another type stands in its place', depth)
       if standard:
-        PyDict_Clear(instance_dict(node))
+        instance_dict(node).clear()
       else:
         impl.clear(node)
     else:
@@ -171,8 +171,8 @@ cdef class Unflattener:
     maker = made_by(metadata)
     if type(maker) is tuple and not keys:
       return new_pytree_state(maker, self.trace.state())
-    if isinstance(maker, type) and keys == sorted(maker._fields):
-      return maker(**dict(zip(keys, values)))
+    if type(maker) is TypeInfo and keys == (<TypeInfo>maker).keys:
+      return named_tuple(maker, values)
     return impl.unflatten(list(zip(keys, values)), metadata)
 
   cdef int children(self, object nodedef, list keys, list values, int depth) except -1:
@@ -210,6 +210,14 @@ cdef class Unflattener:
       self.index_ref, self.outer, self.copy_variables, self.recreate_variables,
     )
     return child
+
+
+cdef object named_tuple(TypeInfo info, list values):
+  """Calls the class as jax does: with the values in the order of the fields."""
+  fields = [None] * len(values)
+  for position, value in zip(info.order, values):
+    fields[position] = value
+  return info.cls(*fields)
 
 
 cdef int set_attributes(object node, list keys, list values) except -1:

@@ -26,6 +26,14 @@ cdef object plain_state(object state):
   return state_mapping(state) if type(state) is upstream.State else None
 
 
+cdef bint standard_keys(dict state) except -1:
+  """Whether no key's own code can run, however often it is compared."""
+  for key in state:
+    if type(key) is not str and type(key) is not int:
+      return False
+  return True
+
+
 cdef class Updater:
   cdef TraceCheck trace
 
@@ -36,10 +44,10 @@ cdef class Updater:
       count('update', info.cls, 'nested deeper than the compiled walk goes')
       pure_update_whole(node, state)
       return 0
-    if values is not None:
+    if values is not None and standard_keys(values):
       children = children_of(node, info)
     if children is None:
-      count('update', info.cls, info.why or 'the state is not a State or a dict')
+      count('update', info.cls, info.why or 'the state is no State or dict of strings and ints')
       pure_update(node, state)
       return 0
     current = dict(zip(children.keys, children.values))

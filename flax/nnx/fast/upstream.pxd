@@ -13,6 +13,8 @@ cdef dict container_impls      # list, tuple, dict, State, NoneType -> the Pytre
 cdef object NODE_ATTR
 cdef object LEAF_ATTR
 cdef object Static
+cdef object DataElem             # marks a value in what a node flattens to, or in a container, as data
+cdef object StaticElem
 cdef object Repeated
 
 # flax.nnx.variablelib

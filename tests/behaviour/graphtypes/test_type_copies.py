@@ -139,11 +139,6 @@ def test_subclass_of_two(say):
 
   say(error_of(both).split(':')[0])
 
-  class Mixed(graphlib.NodeRef, dict):
-    pass
-
-  say(Mixed(5).index, dict(Mixed(5)))
-
 
 def test_maps_subclassed(say):
 

@@ -1,5 +1,6 @@
 """Fields, constructors and the dataclass tools of the graph types."""
 import dataclasses
+import typing as tp
 
 import pytest
 from graphtypes.samples import DATACLASSES, cls, fields_of, sample
@@ -12,7 +13,7 @@ def test_declared_fields(say, name):
     say(field.name, field.type, field.init, field.repr, field.hash, field.compare, field.kw_only,
         field.default is dataclasses.MISSING, field.default_factory is dataclasses.MISSING)
   assert dataclasses.is_dataclass(cls(name)) and dataclasses.is_dataclass(sample(name))
-  say(cls(name).__match_args__, list(cls(name).__annotations__.items()))
+  say(cls(name).__match_args__, list(cls(name).__annotations__), tp.get_type_hints(cls(name)))
   parameters = cls(name).__dataclass_params__
   say(plain(parameters))
 
