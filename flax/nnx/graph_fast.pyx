@@ -8,8 +8,8 @@ graph types, and the private functions that walk. The public functions (`split`,
 """
 import types
 
-from flax.nnx.fast import flatten, graphtypes, refs, states, unflatten, update, upstream, variables
-from flax.nnx.fast import walks
+from flax.nnx.fast import flatten, graphtypes, kinds, refs, states, unflatten, update, upstream
+from flax.nnx.fast import variables, walks
 from flax.nnx.fast.fallbacks import fallbacks, reset
 
 __all__ = ['fallbacks', 'install', 'reset', 'twin']
@@ -39,6 +39,7 @@ def install(graphlib: dict) -> None:
   """Replaces the types and walks in graphlib's namespace; called once, by its last line."""
   global installed
   upstream.resolve(graphlib)
+  kinds.install()
   graphtypes.install(graphlib)
   refs.install(graphlib)
   variables.install()

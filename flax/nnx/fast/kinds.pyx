@@ -51,6 +51,7 @@ cdef dict infos = {}            # id of a type -> TypeInfo, of types that a regi
 cdef dict named_tuples = {}     # id of a class -> TypeInfo
 cdef set strangers = set()      # version tags, which are never given twice, of types seen as STRANGER
 cdef Py_ssize_t strangers_registered = 0   # how many types were registered then
+cdef dict standard_variable     # what Variable itself defined of these when it was imported
 cdef dict pytree_states = {}    # (initializing, is_setup) -> metadata, four at most
 cdef dict makers = {}           # id of such metadata, or of a named tuple's -> (metadata, maker)
 cdef object PytreeState = None
@@ -231,7 +232,7 @@ cdef bint study_stranger(TypeInfo info) except -1:
 cdef int study_variable(TypeInfo info) except -1:
   cdef object cls = info.cls
   for name in VARIABLE_STANDARD:
-    if lookup(cls, name) is not vars(upstream.Variable)[name]:
+    if lookup(cls, name) is not standard_variable[name]:
       info.why = f'its class changes Variable.{name}'
       return 0
   if issubclass(cls, tp.Mapping):
@@ -243,8 +244,17 @@ cdef int study_variable(TypeInfo info) except -1:
   return 0
 
 
+cdef bint is_hook(object function, str name) except -1:
+  """Whether a registered function is the one that upstream's text defines, whoever patched what."""
+  from flax.nnx import pytreelib
+  code = getattr(function, '__code__', None)
+  return (
+    type(function) is types.FunctionType and code.co_filename == pytreelib.__file__
+    and code.co_qualname == f'Pytree._graph_node_{name}'
+  )
+
+
 cdef int study_graph_node(TypeInfo info, object impl) except -1:
-  from flax.nnx.pytreelib import Pytree
   cdef object cls = info.cls
   info.impl = impl
   if (
@@ -254,7 +264,7 @@ cdef int study_graph_node(TypeInfo info, object impl) except -1:
     info.why = 'it is registered with functions of its own'
     return 0
   for name in GRAPH_HOOKS:
-    if getattr(impl, name) is not getattr(Pytree, f'_graph_node_{name}'):
+    if not is_hook(getattr(impl, name), name):
       info.why = f'its class has a _graph_node_{name} of its own'
       return 0
   info.class_nodes = lookup(cls, '_pytree__nodes')
@@ -392,3 +402,8 @@ cdef bint no_ref(object value) except -1:
     if type(value.aval) is ShapedArray:
       return True
   return not upstream.is_array_ref(value) and cls is not upstream.Repeated
+
+
+def install() -> None:
+  global standard_variable
+  standard_variable = {name: vars(upstream.Variable)[name] for name in VARIABLE_STANDARD}

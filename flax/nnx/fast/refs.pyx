@@ -11,6 +11,7 @@ from cpython.object cimport PyObject
 from libc.string cimport memset
 
 from flax.nnx.fast.fronts import front
+from flax.nnx.fast.python import unpack_pair
 from flax.nnx.fast.rebuild import rebuild
 from flax.nnx.fast.kinds cimport instance_dict
 from flax.nnx.fast.slots cimport has_slot, offset_of, read, store
@@ -176,8 +177,8 @@ def __contains__(self, key):
 
 
 def __iter__(self):
-  for key, _ in table_of(self).materialise().values():
-    yield key
+  for pair in table_of(self).materialise().values():
+    yield unpack_pair(pair)[0]
 
 
 def items(self):

@@ -30,6 +30,11 @@ cdef object held_values              # (NoUpdate, Repeated, ArrayRefOutput): no 
 cdef object new_object = object.__new__
 
 
+cdef bint is_variable(object value) except -1:
+  cdef kinds.Kind kind = info_of(value).kind
+  return kind is kinds.VARIABLE or (kind is kinds.OTHER and isinstance(value, upstream.Variable))
+
+
 cdef class Unflattener:
   """One walk: what it draws from, and what it has made."""
   cdef object nodes, attributes, leaves   # iterators
@@ -72,9 +77,7 @@ cdef class Unflattener:
     if definition.array_refdef is not None:
       return self.hand_over(definition, 'a Variable that holds an array reference', 0)
     value = next(self.leaves)
-    given = info_of(value).kind is kinds.VARIABLE or (
-      info_of(value).kind is kinds.OTHER and isinstance(value, upstream.Variable)
-    )
+    given = is_variable(value)
     outer_index = definition.outer_index
     reused = None
     if self.reuses(outer_index):
@@ -83,6 +86,7 @@ cdef class Unflattener:
         return self.pure(definition, iter((value,)), 0)
     if given and self.copy_variables:
       value = self.copy(value)
+      given = is_variable(value)   # a class's own copy can give anything
     if reused is not None:
       variable = reused
       self.refill(variable, value, given)
