@@ -1,0 +1,78 @@
+"""Timing, and running a script of this folder on either twin in a process of its own."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import time
+import typing as tp
+
+import jax
+
+HERE = pathlib.Path(__file__).resolve().parent
+RESULTS = HERE / 'results'
+SWITCH = {'compiled': '1', 'pure': '0'}
+Call = tp.Callable[[], tp.Any]
+
+
+def best_of_rounds(calls: dict[str, Call], rounds: int = 7, budget: float = 0.05) -> dict[str, float]:
+  """Microseconds a call: the best of `rounds` rounds, in which the calls take turns.
+
+  Each call is warmed up first; in a round it repeats for about `budget` seconds, and only the end
+  of the round waits for the results. Garbage is collected as always.
+  """
+  repeats, best = {}, {}
+  for name, call in calls.items():
+    for _ in range(3):
+      jax.block_until_ready(call())
+    once = _timed(call, 1)
+    repeats[name], best[name] = max(3, int(budget / once)), float('inf')
+  for _ in range(rounds):
+    for name, call in calls.items():
+      best[name] = min(best[name], _timed(call, repeats[name]) * 1e6)
+  return best
+
+
+def _timed(call: Call, repeats: int) -> float:
+  """Seconds a call."""
+  start = time.perf_counter()
+  for _ in range(repeats):
+    result = call()
+  jax.block_until_ready(result)
+  return (time.perf_counter() - start) / repeats
+
+
+def on_twin(twin: str, script: str, *arguments: str) -> dict:
+  """What `script --json -` prints, run on `twin`; {'error': ...} where it fails."""
+  env = {'JAX_PLATFORMS': 'cpu', **os.environ, 'FLAX_NNX_FAST': SWITCH[twin]}
+  command = [sys.executable, str(HERE / script), *arguments, '--json', '-']
+  done = subprocess.run(command, env=env, capture_output=True, text=True)
+  if done.returncode:
+    return {'error': done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no message'}
+  result = json.loads(done.stdout.splitlines()[-1])
+  if result['twin'] != twin:
+    return {'error': f'the process ran the {result["twin"]} twin, not the {twin} one'}
+  return result
+
+
+def this_process() -> dict[str, str]:
+  """What a result is worth nothing without: the twin and the versions that gave it."""
+  import importlib.metadata
+
+  from flax.nnx import graph_fast
+
+  return {
+    'twin': graph_fast.twin(),
+    'flax': importlib.metadata.version('flax'),
+    'jax': jax.__version__,
+    'python': sys.version.split()[0],
+  }
+
+
+def emit(result: dict, target: str | None) -> None:
+  """Writes a result as JSON to a file, to standard output for '-', or nowhere."""
+  if target == '-':
+    print(json.dumps(result))
+  elif target:
+    pathlib.Path(target).write_text(json.dumps(result, indent=1))
