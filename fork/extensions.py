@@ -10,7 +10,7 @@ import Cython
 from Cython.Build import cythonize
 from setuptools import Extension
 from setuptools.command.build_ext import build_ext
-from setuptools.errors import BaseError
+from setuptools.errors import BaseError, CompileError, LinkError
 
 from fork import BuildError
 
@@ -73,5 +73,5 @@ class Build(build_ext):
       )
     try:
       super().build_extensions()
-    except BaseError as error:
+    except (BaseError, CompileError, LinkError) as error:
       raise BuildError(f'the C compiler failed ({error}); its own messages are above.') from error
