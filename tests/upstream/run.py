@@ -113,6 +113,7 @@ def main() -> None:
   parser.add_argument('--twin', choices=SWITCH, action='append')
   parser.add_argument('--record', action='store_true', help='print what came out, as TOML')
   options = parser.parse_args()
+  options.python = os.path.abspath(options.python)   # the suites run in another folder
   version = subprocess.check_output(
     [options.python, '-c', 'import sys; print("%d.%d" % sys.version_info[:2])'], text=True
   ).strip()
