@@ -607,3 +607,85 @@ def test_cached_partial_refuses_new_structure(say):
   cached = nnx.cached_partial(nnx.jit(lambda n: setattr(n, 'n', getattr(n, 'n', 0) + 1)), net)
   for _ in range(3):
     say(error_of(cached).split('\n')[0], contexts())
+
+
+def test_compile_log_and_cache_keys(say):
+  """What jax logs of a compilation, and the program that its persistent cache is keyed by."""
+  import hashlib
+  import logging
+
+  lines = []
+
+  class Kept(logging.Handler):
+    def emit(self, record):
+      lines.append(record.getMessage())
+
+  handler, logger = Kept(), logging.getLogger('jax')
+  logger.addHandler(handler)
+  net = Net(1)
+
+  @nnx.jit
+  def logged_step(net, x):
+    return net(x)
+
+  try:
+    with jax.log_compiles(True):
+      for _ in range(3):
+        logged_step(net, X)
+  finally:
+    logger.removeHandler(handler)
+  for line in lines:
+    if 'logged_step' in line:
+      say(plain(line.split(' in ')[0])[:200])
+  say(hashlib.sha256(logged_step.lower(net, X).as_text().encode()).hexdigest())
+
+
+def test_flags_change_between_calls(say):
+  from flax import config
+
+  net, names = Net(1), Names()
+  step = nnx.jit(lambda n: n.layers[0].kernel.set_value(n.layers[0].kernel[...] + 1))
+  for flag in ('nnx_graph_mode', 'nnx_graph_updates', 'flax_hijax_variable'):
+    for value in (True, False, True):
+      old = getattr(config, flag)
+      config.update(flag, value)
+      try:
+        say(flag, value, error_of(step, net).split('\n')[0], *tree(net, names))
+        say(error_of(lambda: plain(nnx.split(net))).split('\n')[0][:200])
+      finally:
+        config.update(flag, old)
+
+
+def test_shared_buffers_and_donation(say):
+  """A clone shares its arrays; what a plain call leaves untouched, a donating call may delete."""
+  for calls in ((), ('plain',), ('plain', 'plain', 'plain')):
+    net = Net(1)
+    copy = nnx.clone(net)
+    plain_step = nnx.jit(lambda n: None)
+    donating = nnx.jit(lambda n: None, donate_argnums=0)
+    for _ in calls:
+      plain_step(net)
+    donating(net)
+    say(calls, [v.get_raw_value().is_deleted() for _, v in nnx.iter_graph(copy) if isinstance(v, nnx.Variable)])
+    say(error_of(donating, copy).split('\n')[0][:80], error_of(donating, net).split('\n')[0][:80])
+
+
+def test_devices_of_untouched_arrays(say):
+  """An array that a call does not touch comes out where upstream puts it."""
+  devices = jax.devices()
+  net = Empty()
+  net.w = nnx.Param(jnp.arange(4.0))
+  net.n = Counter(jnp.array(0))
+  step = nnx.jit(lambda n, x: x + 1)
+
+  def where():
+    return [(v.get_raw_value().committed, str(v.get_raw_value().device), v.get_raw_value().weak_type) for v in (net.w, net.n)]
+
+  say(where())
+  for x in (jnp.ones(2), jax.device_put(jnp.ones(2), devices[1]), jnp.ones(2)):
+    say(error_of(step, net, x).split('\n')[0][:60], where())
+  with jax.default_device(devices[2]):
+    fresh = Empty()
+    fresh.w, fresh.n = nnx.Param(jnp.arange(4.0)), Counter(jnp.array(0))
+    step(fresh, jnp.ones(2))
+  say([str(v.get_raw_value().device) for v in (fresh.w, fresh.n)])

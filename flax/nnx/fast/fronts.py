@@ -45,9 +45,11 @@ def _signature(parameters: tp.Sequence[inspect.Parameter]) -> str:
 def front(compiled: Function, pure: Function) -> Function:
   """A Python function with the signature and looks of `pure` that calls `compiled`."""
   parameters = list(inspect.signature(pure).parameters.values())
-  source = (
-    f'def front({_signature(parameters)}):\n  return _compiled({", ".join(map(_passed, parameters))})\n'
-  )
+  call = f'_compiled({", ".join(map(_passed, parameters))})'
+  body = f'return {call}'
+  if inspect.isgeneratorfunction(pure):  # what it gives is a generator of Python's own, too
+    body = f'for item in {call}: yield item'
+  source = f'def front({_signature(parameters)}):\n  {body}\n'
   namespace: dict[str, tp.Any] = {'_compiled': compiled}
   exec(compile(source, f'<front of {pure.__qualname__}>', 'exec'), namespace)
   function = functools.wraps(pure)(namespace['front'])

@@ -7,14 +7,17 @@ that makes no object for an entry. Whoever wants more of it (deleting, iterating
 cimport cython
 from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Free, PyMem_Realloc
-from cpython.object cimport PyObject
+from cpython.object cimport PyObject, PyTypeObject
 from libc.string cimport memset
 
 from flax.nnx.fast.fronts import front
 from flax.nnx.fast.python import unpack_pair
 from flax.nnx.fast.rebuild import rebuild
 from flax.nnx.fast.kinds cimport instance_dict
-from flax.nnx.fast.slots cimport has_slot, offset_of, read, store
+from flax.nnx.fast.slots cimport Py_TYPE, has_slot, offset_of, read, store
+
+cdef extern from "Python.h":
+  int PyType_IsSubtype(PyTypeObject* a, PyTypeObject* b) noexcept
 
 cdef enum:
   EMPTY = -1
@@ -129,6 +132,11 @@ cdef bint has_table(object refmap) noexcept:
 
 
 cdef RefTable table_of(object refmap):
+  cdef RefTable table
+  if not PyType_IsSubtype(Py_TYPE(refmap), <PyTypeObject*>RefMap):
+    table = RefTable.__new__(RefTable)   # a method called on something else: ask that for its mapping
+    table.mapping = refmap._mapping
+    return table
   if not has_slot(refmap, TABLE):
     raise AttributeError(f"'{type(refmap).__name__}' object has no attribute '_mapping'")
   return <RefTable>read(refmap, TABLE, '_table')
@@ -136,6 +144,9 @@ cdef RefTable table_of(object refmap):
 
 cdef RefTable new_table(object refmap):
   cdef RefTable table = RefTable.__new__(RefTable)
+  if not PyType_IsSubtype(Py_TYPE(refmap), <PyTypeObject*>RefMap):
+    refmap._mapping = {}
+    return table_of(refmap)
   store(refmap, TABLE, table)
   return table
 

@@ -6,6 +6,7 @@ are taken when the walk comes to it, as upstream does, and kept until it leaves.
 from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.children cimport Children, children_of, longer
 from flax.nnx.fast.fallbacks cimport count
+from flax.nnx.fast.fronts import front
 from flax.nnx.fast.kinds cimport TypeInfo, info_of, is_leaf_kind
 
 cdef enum:
@@ -191,4 +192,8 @@ def install(graphlib: dict, pure: dict, whole: dict) -> dict:
   is_node, is_node_leaf = graphlib['is_node'], graphlib['is_node_leaf']
   pure_node_paths, pure_node_paths_whole = pure['_node_paths'], whole['_node_paths']
   pure_pop, pure_pop_whole = pure['_graph_pop'], whole['_graph_pop']
-  return {'_iter_graph': iter_graph, '_node_paths': node_paths, '_graph_pop': graph_pop}
+  return {
+    '_iter_graph': front(iter_graph, pure['_iter_graph']),
+    '_node_paths': node_paths,
+    '_graph_pop': graph_pop,
+  }
