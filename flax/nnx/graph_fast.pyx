@@ -9,7 +9,7 @@ graph types, and the private functions that walk. The public functions (`split`,
 import types
 
 from flax.nnx.fast import flatten, graphtypes, kinds, refs, states, unflatten, update, upstream
-from flax.nnx.fast import variables, walks
+from flax.nnx.fast import trees, variables, walks
 from flax.nnx.fast.fallbacks import fallbacks, reset
 
 __all__ = ['fallbacks', 'install', 'reset', 'twin']
@@ -47,6 +47,7 @@ def install(graphlib: dict) -> None:
   graphlib.update(flatten.install(pure, whole))
   graphlib.update(unflatten.install(graphlib, pure, whole))
   graphlib.update(update.install(pure, whole))
+  graphlib.update(trees.install(graphlib, pure))
   graphlib.update(walks.install(graphlib, pure, whole))
   states.install_graphlib(graphlib)
   installed = True

@@ -105,7 +105,9 @@ cdef Children graph_children(object node, TypeInfo info):
   if marks_of(info, layout, values) is None:   # asking for marks is part of upstream's look
     return None
   values = [values[i] for i in layout.order]
-  return marked_children(layout.walked, values) if info.is_pytree else new_children(layout.walked, values)
+  if info.is_pytree:
+    return marked_children(layout.walked, values)
+  return new_children(layout.walked, values)
 
 
 cdef Children mapping_children(object mapping):

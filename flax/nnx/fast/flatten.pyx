@@ -5,12 +5,12 @@ lists to fill. It walks the kinds of node that it recognises. Any other node it 
 function with the very same lists, and that comes back here for the node's children. So an error is
 raised by the pure twin, and a fallback costs one node.
 """
-from cpython.dict cimport PyDict_Copy, PyDict_Values
+from cpython.dict cimport PyDict_Values
 from cpython.list cimport PyList_AsTuple
 from cpython.object cimport PyObject
 
 from flax.nnx.fast cimport kinds, upstream
-from flax.nnx.fast.children cimport same_items, sorted_items, state_mapping
+from flax.nnx.fast.children cimport sorted_items, state_mapping
 from flax.nnx.fast.fallbacks cimport count
 from flax.nnx.fast.graphtypes cimport STATIC_VALUE
 from flax.nnx.fast.graphtypes cimport new_node_def, new_node_ref, new_static, new_variable_def
@@ -18,10 +18,10 @@ from flax.nnx.fast.kinds cimport Layout, TypeInfo, info_of, instance_dict, marks
 from flax.nnx.fast.kinds cimport pytree_state_metadata
 from flax.nnx.fast.refs cimport MISSING, RefMap, RefTable, has_table, table_of
 from flax.nnx.fast.slots cimport has_slot, offset_of, read, slot
+from flax.nnx.fast.variables cimport Mappings
 
 cdef enum:
   DEEPEST = 200       # levels that the compiled walk goes down before the pure one takes over
-  MAPPINGS_KEPT = 4   # metadata mappings that a walk remembers, to share equal ones
 
 cdef object pure_flatten          # the pure function; it comes back here for children
 cdef object pure_flatten_whole    # the same, all the way down in Python
@@ -35,7 +35,7 @@ cdef class Flattener:
   cdef RefTable outer         # the same objects -> outer index; None where there are none
   cdef object ref_index, ref_outer_index
   cdef list path, nodes, attributes, leaves, paths
-  cdef list mappings          # the latest few metadata mappings of Variables
+  cdef Mappings mappings
   cdef dict shared            # Layout -> the (key, attribute) pairs of the last node that had it
 
   cdef int visit(self, object node, TypeInfo info, int depth) except -1:
@@ -108,23 +108,11 @@ cdef class Flattener:
     index = self.refs.size()
     self.refs.insert(node, index)
     definition = new_variable_def(
-      info.cls, index, self.outer_index(node), self.shared_mapping(metadata), None
+      info.cls, index, self.outer_index(node), self.mappings.of(metadata), None
     )
     self.leaf(value if self.path is None else node)
     self.nodes.append(definition)
     return 0
-
-  cdef object shared_mapping(self, dict metadata):
-    """`metadata` copied into a HashableMapping; Variables of a walk share one where all values are
-    the same objects, which most of a model's are."""
-    for mapping, items in self.mappings:
-      if same_items(<dict>items, metadata):
-        return mapping
-    items = PyDict_Copy(metadata)
-    mapping = upstream.HashableMapping(items, copy=False)
-    self.mappings.insert(0, (mapping, items))
-    del self.mappings[MAPPINGS_KEPT:]
-    return mapping
 
   cdef int graph_node(self, object node, TypeInfo info, int depth) except -1:
     if self.met(node):
@@ -300,7 +288,7 @@ def graph_flatten(
   walk.outer = None if ref_outer_index is None else table_of(ref_outer_index)
   walk.path, walk.paths = path, paths
   walk.nodes, walk.attributes, walk.leaves = nodes, attributes, leaves
-  walk.mappings, walk.shared = [], {}
+  walk.mappings, walk.shared = Mappings(), {}
   walk.visit(node, info_of(node), 0)
 
 

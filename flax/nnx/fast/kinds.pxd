@@ -54,7 +54,8 @@ cdef object instance_dict(object node)            # its `__dict__`, which can be
 cdef list marks_of(TypeInfo info, Layout layout, list values)   # None: not standard
 cdef bint no_ref(object value) except -1          # whether it is surely no array reference
 cdef object pytree_state_metadata(object state)   # what its NodeDef carries; None: not standard
-cdef object made_by(object metadata)   # a pytree state's flags or a named tuple's TypeInfo; None: unknown
+# A pytree state's flags, or a named tuple's TypeInfo; None: unknown.
+cdef object made_by(object metadata)
 cdef object new_pytree_state(tuple flags, object trace_state)
 
 

@@ -7,7 +7,6 @@ with the same iterators, before it drew anything for it, or with what it drew pu
 from itertools import chain
 from sys import intern
 
-from cpython.dict cimport PyDict_Copy
 from cpython.object cimport PyObject_GenericSetAttr
 
 from flax.nnx.fast cimport kinds, upstream
@@ -16,8 +15,7 @@ from flax.nnx.fast.graphtypes cimport NodeDef, NodeRef, VariableDef, ArrayRefDef
 from flax.nnx.fast.kinds cimport TypeInfo, info_of, info_of_type, instance_dict, made_by
 from flax.nnx.fast.kinds cimport new_pytree_state
 from flax.nnx.fast.python import unpack_pair
-from flax.nnx.fast.variables cimport TraceCheck, copy_variable, new_variable, plain_metadata
-from flax.nnx.fast.variables cimport set_from, set_value
+from flax.nnx.fast.variables cimport TraceCheck, copied, created, set_from, set_value
 
 cdef enum:
   DEEPEST = 200   # levels that the compiled walk goes down before the pure one takes over
@@ -26,7 +24,6 @@ cdef object pure_unflatten           # the pure function; it comes back here for
 cdef object pure_unflatten_whole     # the same, all the way down in Python
 cdef object get_node_impl_for_type
 cdef object NodeAttr, LeafAttr
-cdef object held_values              # (NoUpdate, Repeated, ArrayRefOutput): no copy of a reference
 cdef object new_object = object.__new__
 
 
@@ -85,7 +82,7 @@ cdef class Unflattener:
       if not isinstance(reused, upstream.Variable):   # an error, which the pure twin raises
         return self.pure(definition, iter((value,)), 0)
     if given and self.copy_variables:
-      value = self.copy(value)
+      value = copied(value, self.trace)
       given = is_variable(value)   # a class's own copy can give anything
     if reused is not None:
       variable = reused
@@ -93,16 +90,9 @@ cdef class Unflattener:
     elif given or not self.recreate_variables:
       variable = value
     else:
-      variable = self.create(definition, value)
+      variable = created(definition, value, self.trace)
     self.index_ref[definition.index] = variable
     return variable
-
-  cdef object copy(self, object variable):
-    if info_of(variable).kind is kinds.VARIABLE:
-      copy = copy_variable(variable, self.trace)
-      if copy is not None:
-        return copy
-    return variable.copy(_copy_ref=not isinstance(variable.get_raw_value(), held_values))
 
   cdef int refill(self, object variable, object value, bint given) except -1:
     cdef bint standard = info_of(variable).kind is kinds.VARIABLE
@@ -115,13 +105,6 @@ cdef class Unflattener:
     elif not (standard and set_value(variable, value, self.trace)):
       variable.set_raw_value(value)
     return 0
-
-  cdef object create(self, object definition, object value):
-    cls, metadata = definition.type, definition.metadata
-    if type(metadata) is upstream.HashableMapping and isinstance(cls, type):
-      if info_of_type(cls).kind is kinds.VARIABLE and plain_metadata(metadata._mapping):
-        return new_variable(cls, value, PyDict_Copy(metadata._mapping), self.trace.state())
-    return cls.from_metadata(value, dict(metadata))
 
   # ---- nodes ----
 
@@ -255,9 +238,8 @@ def graph_unflatten(
 def install(graphlib: dict, pure: dict, whole: dict) -> dict:
   """Takes the pure functions; gives what to put in their place."""
   global pure_unflatten, pure_unflatten_whole, get_node_impl_for_type
-  global NodeAttr, LeafAttr, held_values
+  global NodeAttr, LeafAttr
   pure_unflatten, pure_unflatten_whole = pure['_graph_unflatten'], whole['_graph_unflatten']
   get_node_impl_for_type = graphlib['get_node_impl_for_type']
   NodeAttr, LeafAttr = graphlib['NodeAttr'], graphlib['LeafAttr']
-  held_values = tuple(graphlib[name] for name in ('NoUpdate', 'Repeated', 'ArrayRefOutput'))
   return {'_graph_unflatten': graph_unflatten}

@@ -16,6 +16,7 @@ cdef object Static
 cdef object DataElem             # marks a value in what a node flattens to, or in a container, as data
 cdef object StaticElem
 cdef object Repeated
+cdef tuple held_values         # (NoUpdate, Repeated, ArrayRefOutput): what stands in for a reference
 
 # flax.nnx.variablelib
 cdef object Variable

@@ -8,7 +8,8 @@ def resolve(graphlib: dict) -> None:
   global GRAPH_REGISTRY, PYTREE_REGISTRY, JAX_REGISTRY, GraphNodeImpl, PytreeNodeImpl
   global get_node_impl, GenericPytree, generic_impl, NODE_ATTR, LEAF_ATTR, Static, Repeated
   global Variable, is_array_ref, State, FlatState, HashableMapping, TraceState
-  global DataElem, StaticElem, current_jax_trace, ArrayImpl, ndarray, array_types, container_impls
+  global held_values, DataElem, StaticElem
+  global current_jax_trace, ArrayImpl, ndarray, array_types, container_impls
   from flax.nnx import tracers
   from jax._src.array import ArrayImpl as _ArrayImpl
   GRAPH_REGISTRY = graphlib['GRAPH_REGISTRY']
@@ -24,6 +25,7 @@ def resolve(graphlib: dict) -> None:
   Static = graphlib['Static']
   DataElem, StaticElem = graphlib['DataElem'], graphlib['StaticElem']
   Repeated = graphlib['Repeated']
+  held_values = (graphlib['NoUpdate'], Repeated, graphlib['ArrayRefOutput'])
   Variable = graphlib['Variable']
   is_array_ref = graphlib['is_array_ref']
   State = graphlib['State']

@@ -12,8 +12,16 @@ cdef class TraceCheck:
   cdef bint holds(self, object variable) except -1
 
 
+cdef class Mappings:
+  """Variables' metadata as HashableMappings, one for all Variables of a walk that hold the same."""
+  cdef list latest           # (mapping, the dict in it), the latest few
+
+  cdef object of(self, dict metadata)
+
+
 cdef object new_variable(object cls, object value, dict metadata, object trace_state)
-cdef object copy_variable(object variable, TraceCheck trace)   # None: not standard
+cdef object copied(object variable, TraceCheck trace)
+cdef object created(object definition, object value, TraceCheck trace)
 # False: not standard, and nothing was set.
 cdef bint set_value(object variable, object value, TraceCheck trace) except -1
 cdef bint set_from(object variable, object other, TraceCheck trace) except -1

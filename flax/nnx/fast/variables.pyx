@@ -8,10 +8,13 @@ from cpython.object cimport PyObject
 
 import jax
 
-from flax.nnx.fast cimport upstream
-from flax.nnx.fast.children cimport same_values
-from flax.nnx.fast.kinds cimport info_of, is_leaf_kind, no_ref
+from flax.nnx.fast cimport kinds, upstream
+from flax.nnx.fast.children cimport same_items, same_values
+from flax.nnx.fast.kinds cimport info_of, info_of_type, is_leaf_kind, no_ref
 from flax.nnx.fast.slots cimport blank, fill, has_slot, offset_of, read, store
+
+cdef enum:
+  MAPPINGS_KEPT = 4   # of a walk; most models have one or two
 
 cdef Py_ssize_t RAW_VALUE, METADATA, TRACE_STATE, JAX_TRACE
 
@@ -58,7 +61,40 @@ cdef bint one_leaf(object value) except -1:
   return is_leaf_kind(info_of(value).kind) or isinstance(value, jax.core.Tracer)
 
 
-cdef object copy_variable(object variable, TraceCheck trace):
+cdef class Mappings:
+  def __cinit__(self):
+    self.latest = []
+
+  cdef object of(self, dict metadata):
+    for mapping, items in self.latest:
+      if same_items(<dict>items, metadata):
+        return mapping
+    items = PyDict_Copy(metadata)
+    mapping = upstream.HashableMapping(items, copy=False)
+    self.latest.insert(0, (mapping, items))
+    del self.latest[MAPPINGS_KEPT:]
+    return mapping
+
+
+cdef object copied(object variable, TraceCheck trace):
+  """A copy as `nnx.merge` with `copy=True` makes it; anything that the class's own `copy` gives."""
+  if info_of(variable).kind is kinds.VARIABLE:
+    copy = plain_copy(variable, trace)
+    if copy is not None:
+      return copy
+  return variable.copy(_copy_ref=not isinstance(variable.get_raw_value(), upstream.held_values))
+
+
+cdef object created(object definition, object value, TraceCheck trace):
+  """The Variable that a VariableDef and a value make."""
+  cls, metadata = definition.type, definition.metadata
+  if type(metadata) is upstream.HashableMapping and isinstance(cls, type):
+    if info_of_type(cls).kind is kinds.VARIABLE and plain_metadata(metadata._mapping):
+      return new_variable(cls, value, PyDict_Copy(metadata._mapping), trace.state())
+  return cls.from_metadata(value, dict(metadata))
+
+
+cdef object plain_copy(object variable, TraceCheck trace):
   if not (has_slot(variable, RAW_VALUE) and has_slot(variable, METADATA)):
     return None
   value, metadata = read(variable, RAW_VALUE, ''), read(variable, METADATA, '')
