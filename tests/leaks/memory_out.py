@@ -6,9 +6,9 @@ Uses the hook of CPython's own tests that makes the n-th allocation fail, and ca
 functions directly: interpreters up to 3.13 may themselves crash where a Python frame gets no memory.
 """
 
+import _testcapi
 import sys
 
-import _testcapi
 import jax.numpy as jnp
 from flax import nnx
 from flax.nnx import graphlib

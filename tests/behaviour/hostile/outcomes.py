@@ -116,6 +116,9 @@ def outcome(walk: tp.Callable, node) -> list[str]:
     return [f'{type(error).__name__}: {plain(error)}']
 
 
+WITHOUT_JIT = tuple(name for name in WALKS if name != 'jit')   # compiling costs more than all the rest
+
+
 def say_outcomes(say, make: Make, walks: tp.Iterable[str] = WALKS, log: list | None = None) -> None:
   """Says for each walk over a model of its own: the outcome, the model after it, the calls noted."""
   for name in walks:

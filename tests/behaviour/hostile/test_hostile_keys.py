@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 from flax.nnx import graphlib
-from hostile.outcomes import outcome, say_outcomes, text
+from hostile.outcomes import WITHOUT_JIT, outcome, say_outcomes, text
 from telling import error_of
 
 
@@ -90,7 +90,7 @@ def test_in_a_dict(say, kind):
 @pytest.mark.parametrize('kind', KEYS)
 def test_in_a_state(say, kind):
   make = lambda: nnx.State({'a': leaves(), KEYS[kind]: {'x': leaves()}, 'c': leaves()})   # noqa: E731
-  say_outcomes(say, make)
+  say_outcomes(say, make, WITHOUT_JIT)
   for call in (nnx.to_flat_state, nnx.to_pure_dict, lambda s: nnx.filter_state(s, nnx.Param),
                lambda s: nnx.merge_state(s, s), lambda s: s.filter(nnx.Param)):
     say(outcome(call, make()))
@@ -121,7 +121,7 @@ def test_in_a_dict_module(say, kind):
   outcome_of_making = error_of(make)
   say(outcome_of_making.split(',')[0][:200])
   if outcome_of_making.startswith('no error'):
-    say_outcomes(say, make)
+    say_outcomes(say, make, WITHOUT_JIT)
 
 
 @pytest.mark.parametrize('kind', KEYS)

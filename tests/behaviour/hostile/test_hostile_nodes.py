@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 from flax.nnx import graphlib
-from hostile.outcomes import outcome, say_outcomes, text
+from hostile.outcomes import WITHOUT_JIT, outcome, say_outcomes, text
 from telling import error_of
 
 
@@ -95,7 +95,7 @@ class Growing(list):
 @pytest.mark.parametrize('kind', SHAPES)
 def test_what_flatten_gives(say, kind):
   say_outcomes(say, lambda: Node(SHAPES[kind]))
-  say_outcomes(say, lambda: {'x': [Node(SHAPES[kind])], 'y': param()})
+  say_outcomes(say, lambda: {'x': [Node(SHAPES[kind])], 'y': param()}, WITHOUT_JIT)
 
 
 def test_results_of_odd_lengths(say):
