@@ -35,7 +35,8 @@ def test_unregistered_classes_go(kind):
 @pytest.mark.leaks
 @pytest.mark.parametrize('kind', ['attribute_names', 'states'])
 def test_names_go(kind):
-  assert measured(kind, '1')[0] < 2
+  """As far as Python lets them go: 3.12 keeps every interned string."""
+  assert measured(kind, '1')[0] < measured(kind, '0')[0] + 1
 
 
 @pytest.mark.leaks

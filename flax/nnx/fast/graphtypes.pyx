@@ -126,8 +126,24 @@ cdef object slot_equal(object a, object b, Py_ssize_t offset, str name):
   return equal(x, y) if ASKS_IDENTICAL else same(x, y)
 
 
+cdef list slots(object a, Py_ssize_t* offsets, tuple names):
+  return [read(a, offsets[i], names[i]) for i in range(len(names))]
+
+
+cdef bint tuples_equal(object a, object b, Py_ssize_t* offsets, tuple names) except -1:
+  """All fields are read before the first is compared, which can run code that takes one away."""
+  cdef list xs = slots(a, offsets, names)
+  cdef list ys = slots(b, offsets, names)
+  for x, y in zip(xs, ys):
+    if not (lists_equal(x, y) if type(x) is list and type(y) is list else same(x, y)):
+      return False
+  return True
+
+
 cdef object slots_equal(object a, object b, Py_ssize_t* offsets, tuple names):
   """The terms joined by `and`: the last one is the answer as it is."""
+  if not ASKS_IDENTICAL:
+    return tuples_equal(a, b, offsets, names)
   cdef Py_ssize_t i
   cdef Py_ssize_t last = len(names) - 1
   for i in range(last):
@@ -176,10 +192,12 @@ cdef object list_fields_equal(object a, object b, Py_ssize_t offset, str name):
   x, y = read(a, offset, name), read(b, offset, name)
   if type(x) is list and type(y) is list:
     return lists_equal(x, y)
-  return equal(x, y) if ASKS_IDENTICAL else same(x, y)
+  return equal(x, y)
 
 
 cdef object graphs_equal(object a, object b):
+  if not ASKS_IDENTICAL:
+    return tuples_equal(a, b, GRAPH_FIELDS, GRAPH_NAMES)
   answer = list_fields_equal(a, b, GRAPH_NODES, 'nodes')
   if answer is not True and not answer:
     return answer
