@@ -362,7 +362,7 @@ def in_contexts(model) -> None:
     context.merge(graphdef, state)
 
 
-# The pure twin's helper functions refer to themselves, so what they held waits for the collector.
+# The pure twin's inner functions refer to themselves, so what they held waits for the collector.
 PURE_LEAVES_CYCLES = ('clone', 'round trip', 'flat state', 'context')
 
 
