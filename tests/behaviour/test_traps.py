@@ -4,7 +4,6 @@ import threading
 
 import jax.numpy as jnp
 import pytest
-
 from flax import nnx
 from flax.nnx import graphlib
 from telling import error_of, plain, tree
