@@ -7,6 +7,7 @@ CONSTRAINTS ?= tests/constraints-$(LINE).txt
 ENV ?= .venv/test-$(VERSION)
 DEV := .venv/develop-$(VERSION)
 DEMO := .venv/demo-$(VERSION)
+WHEELS := dist/$(notdir $(ENV))
 BUILD_TOOLS := 'setuptools>=77,<86' 'cython>=3.3.1,<3.4' 'packaging>=24'   # as in pyproject.toml
 SOURCES := $(shell find flax fork -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.toml') \
   setup.py pyproject.toml upstream.txt README.md NOTICE
@@ -28,7 +29,7 @@ test: python lint $(ENV)/.installed
 	@echo "make test: all of it passed on Python $(VERSION) ($(LINE) line)"
 
 unit: $(ENV)/.installed
-	$(ENV)/bin/python -P -m pytest tests -q -p no:cacheprovider -n 2
+	$(ENV)/bin/python -P -m pytest tests -q -p no:cacheprovider -n 2 --dist loadfile
 
 upstream: $(ENV)/.installed
 	$(ENV)/bin/python tests/upstream/run.py $(ENV)/bin/python --smoke
@@ -48,9 +49,9 @@ lint: .venv/lint/.installed
 $(ENV)/.installed: $(SOURCES) $(CONSTRAINTS) tests/requirements.txt
 	$(PYTHON) -m venv $(ENV)
 	$(ENV)/bin/python $(PIP) install -c $(CONSTRAINTS) -r tests/requirements.txt $(BUILD_TOOLS)
-	$(ENV)/bin/python $(PIP) wheel --no-build-isolation --no-deps -w dist/$(VERSION) .
-	$(ENV)/bin/python $(PIP) install -c $(CONSTRAINTS) --force-reinstall --no-deps dist/$(VERSION)/flax-*.whl
-	$(ENV)/bin/python $(PIP) install -c $(CONSTRAINTS) dist/$(VERSION)/flax-*.whl
+	$(ENV)/bin/python $(PIP) wheel --no-build-isolation --no-deps -w $(WHEELS) .
+	$(ENV)/bin/python $(PIP) install -c $(CONSTRAINTS) --force-reinstall --no-deps $(WHEELS)/flax-*.whl
+	$(ENV)/bin/python $(PIP) install -c $(CONSTRAINTS) $(WHEELS)/flax-*.whl
 	$(ENV)/bin/python -m pip check
 	touch $@
 

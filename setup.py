@@ -40,7 +40,8 @@ def main() -> None:
   upstream = pin.current()
   python = f'{sys.version_info.major}.{sys.version_info.minor}'
   wheel = fetch.wheel(upstream, ROOT / 'build' / 'upstream')
-  built = tree.assemble(wheel, ROOT / 'build' / f'tree-{upstream.version}-py{python}')
+  variant = f'{upstream.version}-py{python}{extensions.suffix()}'  # each keeps its own products
+  built = tree.assemble(wheel, ROOT / 'build' / f'tree-{variant}')
   twins = [entry['twin'] for entry in tree.table()['splice']]
   print(extensions.banner(upstream.version, twins))
   packages = sorted('.'.join(p.parent.relative_to(built).parts) for p in built.rglob('__init__.py'))
@@ -50,6 +51,7 @@ def main() -> None:
     package_dir={'': str(built.relative_to(ROOT))},
     ext_modules=extensions.extensions(built.relative_to(ROOT)),
     cmdclass={'build_py': Copy, 'build_ext': extensions.Build},
+    options={'build': {'build_base': f'build/work-{variant}'}},
     zip_safe=False,
   )
 

@@ -23,6 +23,11 @@ def _set(variable: str) -> bool:
   return os.environ.get(variable, '0') == '1'
 
 
+def suffix() -> str:
+  """What sets the products of a checked build apart."""
+  return '-checked' if _set(CHECKED) else ''
+
+
 def directives() -> dict[str, bool | int]:
   """Cython's directives, the same for every module."""
   checked = _set(CHECKED)

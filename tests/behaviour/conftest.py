@@ -44,7 +44,7 @@ class Twin:
     loaded = pickle.load(self.process.stdout)
     assert loaded == self.name, f'the worker runs the {loaded} twin, not the {self.name} one'
 
-  def run(self, *request) -> tuple[list[str], str | None]:
+  def run(self, *request) -> 'Outcome':
     if self.process is None:
       self.start()
     alarm = threading.Timer(PATIENCE, self.process.kill)
@@ -62,7 +62,8 @@ class Twin:
 
 
 TWINS = {name: Twin(name) for name in SWITCH}
-SAID: dict[tuple, list[str]] = {}  # what the pure twin said
+Outcome = tuple[list[str], str | None]  # what was said, and the error that it ended with
+PURE: dict[tuple, Outcome] = {}  # of the pure twin
 
 
 def pytest_generate_tests(metafunc):
@@ -80,28 +81,29 @@ def say(twin):
   """Appends its words as a line to the transcript."""
 
 
-def transcript(item, twin: str) -> tuple[list[str], str | None]:
+def outcome(item, twin: str) -> Outcome:
+  """Runs a test on `twin`; on the pure one, once for both of its ids."""
   arguments = {k: v for k, v in item.callspec.params.items() if k != 'twin'}
-  return TWINS[twin].run(str(item.path), item.originalname, arguments)
-
-
-def reference(item) -> list[str]:
+  if twin != 'pure':
+    return TWINS[twin].run(str(item.path), item.originalname, arguments)
   key = (item.path, item.originalname, item.callspec.id.replace('compiled', 'pure'))
-  if key not in SAID:
-    lines, error = transcript(item, 'pure')
-    SAID[key] = [*lines, f'and ended with {error.splitlines()[-1]}'] if error else lines
-  return SAID[key]
+  if key not in PURE:
+    PURE[key] = TWINS[twin].run(str(item.path), item.originalname, arguments)
+  return PURE[key]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem):
   if 'say' not in pyfuncitem.fixturenames:
     return None
-  lines, error = transcript(pyfuncitem, pyfuncitem.callspec.params['twin'])
+  lines, error = outcome(pyfuncitem, pyfuncitem.callspec.params['twin'])
   if error:
     pytest.fail(error, pytrace=False)
-  if lines != reference(pyfuncitem):
-    diff = difflib.unified_diff(reference(pyfuncitem), lines, 'pure', 'compiled', lineterm='')
+  reference, failed = outcome(pyfuncitem, 'pure')
+  if lines != reference or failed:
+    diff = difflib.unified_diff(
+      [*reference, failed or ''], [*lines, ''], 'pure', 'compiled', lineterm=''
+    )
     pytest.fail('the twins differ:\n' + '\n'.join(diff), pytrace=False)
   return True
 

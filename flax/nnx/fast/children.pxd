@@ -9,6 +9,10 @@ cdef list sorted_items(dict mapping)      # (key, value) by key; None: the keys 
 cdef object state_mapping(object state)   # the dict in a State; None: not standard
 cdef tuple longer(tuple path, object key)   # (*path, key)
 
+# Loops with `append`, where Cython's comprehensions drop a reference twice when memory runs out.
+cdef list column(object rows, Py_ssize_t i)      # the i-th of each tuple
+cdef list picked(object values, list order)      # values[order[0]], values[order[1]], ...
+
 cdef class Children:
   """Keys and values of a node, in walk order."""
   cdef object keys       # a tuple or list

@@ -61,6 +61,23 @@ cdef object state_mapping(object state):
   return mapping if type(mapping) is dict else None
 
 
+cdef list column(object rows, Py_ssize_t i):
+  cdef list values = []
+  for row in rows:
+    values.append((<tuple?>row)[i])
+  return values
+
+
+cdef list picked(object values, list order):
+  """`values` is a list or tuple that is long enough."""
+  cdef list chosen = []
+  for i in order:
+    chosen.append(
+      (<list>values)[<Py_ssize_t>i] if type(values) is list else (<tuple>values)[<Py_ssize_t>i]
+    )
+  return chosen
+
+
 cdef tuple longer(tuple path, object key):
   cdef Py_ssize_t i
   cdef Py_ssize_t n = PyTuple_GET_SIZE(path)
@@ -104,7 +121,7 @@ cdef Children graph_children(object node, TypeInfo info):
     return None
   if marks_of(info, layout, values) is None:   # asking for marks is part of upstream's look
     return None
-  values = [values[i] for i in layout.order]
+  values = picked(values, layout.order)
   if info.is_pytree:
     return marked_children(layout.walked, values)
   return new_children(layout.walked, values)
@@ -114,13 +131,13 @@ cdef Children mapping_children(object mapping):
   cdef list items = None if type(mapping) is not dict else sorted_items(mapping)
   if items is None:
     return None
-  return new_children([item[0] for item in items], [item[1] for item in items])
+  return new_children(column(items, 0), column(items, 1))
 
 
 cdef Children named_tuple_children(object node, TypeInfo info):
   if len(<tuple>node) != len(info.keys):
     return None
-  return new_children(info.keys, [(<tuple>node)[<Py_ssize_t>i] for i in info.order])
+  return new_children(info.keys, picked(node, info.order))
 
 
 cdef Children children_of(object node, TypeInfo info):

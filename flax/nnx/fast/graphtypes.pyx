@@ -127,7 +127,11 @@ cdef object slot_equal(object a, object b, Py_ssize_t offset, str name):
 
 
 cdef list slots(object a, Py_ssize_t* offsets, tuple names):
-  return [read(a, offsets[i], names[i]) for i in range(len(names))]
+  cdef list values = []
+  cdef Py_ssize_t i
+  for i in range(len(names)):
+    values.append(read(a, offsets[i], names[i]))
+  return values
 
 
 cdef bint tuples_equal(object a, object b, Py_ssize_t* offsets, tuple names) except -1:
@@ -403,20 +407,25 @@ def node_def_matching_outer(self, other):
 
 
 def graph_def_no_outer(self):
-  nodes = [n if isinstance(n, NodeRef) else n.with_no_outer_index() for n in self.nodes]
+  nodes = []
+  for node in self.nodes:
+    nodes.append(node if isinstance(node, NodeRef) else node.with_no_outer_index())
   return new_graph_def(nodes, self.attributes, self.num_leaves)
 
 
 def graph_def_same_outer(self):
-  nodes = [n if isinstance(n, NodeRef) else n.with_same_outer_index() for n in self.nodes]
+  nodes = []
+  for node in self.nodes:
+    nodes.append(node if isinstance(node, NodeRef) else node.with_same_outer_index())
   return new_graph_def(nodes, self.attributes, self.num_leaves)
 
 
 def graph_def_matching_outer(self, other):
-  nodes = [
-    n if isinstance(n, NodeRef) else n.with_matching_outer_index(o)
-    for n, o in zip(self.nodes, other.nodes)
-  ]
+  nodes = []
+  for node, pattern in zip(self.nodes, other.nodes):
+    nodes.append(
+      node if isinstance(node, NodeRef) else node.with_matching_outer_index(pattern)
+    )
   return new_graph_def(nodes, self.attributes, self.num_leaves)
 
 

@@ -15,7 +15,7 @@ from cpython.tuple cimport PyTuple_GET_SIZE
 from flax.nnx import filterlib, traversals
 
 from flax.nnx.fast cimport kinds, upstream
-from flax.nnx.fast.children cimport sorted_items, state_mapping
+from flax.nnx.fast.children cimport column, sorted_items, state_mapping
 from flax.nnx.fast.fallbacks cimport count
 from flax.nnx.fast.fronts import fronts
 from flax.nnx.fast.kinds cimport info_of
@@ -133,7 +133,7 @@ def merge_to_flat_state(states):
       count('merge', type(state), 'a state that is not a State, a dict or a FlatState of standard keys')
       return pure_merge_to_flat_state(states)
   pairs.sort()
-  return [pair[1] for pair in pairs]
+  return column(pairs, 1)
 
 
 # ---- flat to nested ----
@@ -205,7 +205,7 @@ def from_flat_state(flat_state, *, cls):
   if type(flat_state) is FlatState:
     result = nested(read(flat_state, KEYS, '_keys'), read(flat_state, VALUES, '_values'))
   elif type(flat_state) is list and all([type(item) is tuple and len(item) == 2 for item in flat_state]):
-    result = nested([item[0] for item in flat_state], [item[1] for item in flat_state])
+    result = nested(column(flat_state, 0), column(flat_state, 1))
   elif type(flat_state) is dict:
     result = nested(list(flat_state), list(flat_state.values()))
   if result is None:
@@ -240,8 +240,10 @@ def split_state(flat_state, *filters):
   """One FlatState for each filter, and one of the rest; each leaf goes to the first that takes it."""
   if type(flat_state) is not FlatState or exhaust_early(filters):
     return pure_split_state(flat_state, *filters)
-  predicates = [filterlib.to_predicate(filter_) for filter_ in filters]
-  cdef list parts = [([], []) for _ in range(len(predicates) + 1)]
+  predicates = list(map(filterlib.to_predicate, filters))
+  cdef list parts = [([], [])]
+  for _ in predicates:
+    parts.append(([], []))
   for path, value in flat_state:
     part = parts[len(predicates)]
     for i, predicate in enumerate(predicates):
@@ -250,7 +252,10 @@ def split_state(flat_state, *filters):
         break
     (<list>(<tuple>part)[0]).append(path)
     (<list>(<tuple>part)[1]).append(value)
-  return tuple([new_flat_state(tuple(paths), leaves) for paths, leaves in parts])
+  cdef list states = []
+  for paths, leaves in parts:
+    states.append(new_flat_state(tuple(paths), leaves))
+  return tuple(states)
 
 
 def install_statelib(statelib: dict) -> None:

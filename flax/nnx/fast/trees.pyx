@@ -58,7 +58,7 @@ cdef class LeafTest:
     return self.no_leaf(not isinstance(value, Pytree) or value._pytree__is_pytree)
 
 
-cdef object key_of(object part):
+def key_of(part):
   """One part of jax's path as upstream writes it."""
   if type(part) is GetAttrKey:
     return part.name
@@ -89,11 +89,15 @@ def tree_flatten(node, nodes, leaves, paths):
   except Refused:
     count('tree_flatten', type(node), 'a graph that tree mode refuses')
     return pure_tree_flatten(node, nodes, leaves, paths)
-  cdef list pairs = [(tuple([key_of(part) for part in path]), value) for path, value in found]
+  cdef list pairs = []
+  for path, value in found:
+    pairs.append((tuple(map(key_of, path)), value))
   positions = {pair[0]: i for i, pair in enumerate(pairs)}
   pairs.sort()
-  path_index = tuple([(pair[0], positions[pair[0]]) for pair in pairs])
-  nodes.append(TreeNodeDef(type=type(node), treedef=treedef, path_index=path_index))
+  cdef list path_index = []
+  for path, _ in pairs:
+    path_index.append((path, positions[path]))
+  nodes.append(TreeNodeDef(type=type(node), treedef=treedef, path_index=tuple(path_index)))
   cdef Mappings mappings = Mappings()
   for i, (path, value) in enumerate(pairs):
     if isinstance(value, upstream.Variable):
@@ -103,13 +107,17 @@ def tree_flatten(node, nodes, leaves, paths):
       paths.append(path)
 
 
+def is_variable_def(node):
+  return isinstance(node, VariableDef)
+
+
 def tree_unflatten(graphdef, leaves, copy_variables):
   """The tree that `graphdef` describes, with these leaves in path order; linear in leaves."""
   tree = graphdef.nodes[0]
   if type(tree) is not TreeNodeDef:
     return pure_tree_unflatten(graphdef, leaves, copy_variables)
   cdef TraceCheck trace = TraceCheck.__new__(TraceCheck)
-  definitions = iter([node for node in graphdef.nodes[1:] if isinstance(node, VariableDef)])
+  definitions = filter(is_variable_def, graphdef.nodes[1:])
   definition = next(definitions, None)
   cdef list ordered = [None] * len(leaves)
   for i, (_, position) in enumerate(tree.path_index):
