@@ -14,14 +14,11 @@ from flax.nnx.fast.children cimport sorted_items, state_mapping
 from flax.nnx.fast.fallbacks cimport count
 from flax.nnx.fast.graphtypes cimport STATIC_VALUE
 from flax.nnx.fast.graphtypes cimport new_node_def, new_node_ref, new_static, new_variable_def
-from flax.nnx.fast.kinds cimport Layout, TypeInfo, info_of, instance_dict, marks_of, no_ref
+from flax.nnx.fast.kinds cimport DEEPEST, Layout, TypeInfo, info_of, instance_dict, marks_of, no_ref
 from flax.nnx.fast.kinds cimport pytree_state_metadata
 from flax.nnx.fast.refs cimport MISSING, RefMap, RefTable, has_table, table_of
 from flax.nnx.fast.slots cimport has_slot, offset_of, read, slot
 from flax.nnx.fast.variables cimport Mappings
-
-cdef enum:
-  DEEPEST = 200       # levels that the compiled walk goes down before the pure one takes over
 
 cdef object pure_flatten          # the pure function; it comes back here for children
 cdef object pure_flatten_whole    # the same, all the way down in Python

@@ -1,5 +1,8 @@
 """What a value is to a walk, by its type: worked out once, checked by a few pointers after that."""
 
+cdef enum:
+  DEEPEST = 200   # levels that a compiled walk goes down before the pure one takes over
+
 cdef enum Kind:
   VARIABLE       # an nnx.Variable whose class keeps the standard accessors
   GRAPH          # an nnx.Pytree (Module, List, ...) whose class keeps the standard graph hooks

@@ -18,14 +18,11 @@ from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.children cimport column, sorted_items, state_mapping
 from flax.nnx.fast.fallbacks cimport count
 from flax.nnx.fast.fronts import fronts
-from flax.nnx.fast.kinds cimport info_of
+from flax.nnx.fast.kinds cimport DEEPEST, info_of
 from flax.nnx.fast.slots cimport Py_TYPE, blank, fill, offset_of, read
 
 cdef extern from "Python.h":
   int PyType_IsSubtype(PyTypeObject* a, PyTypeObject* b) noexcept
-
-cdef enum:
-  DEEPEST = 200   # levels of nested dicts that are walked here
 
 cdef object empty_node = traversals.empty_node
 cdef object OfType = filterlib.OfType

@@ -12,13 +12,10 @@ from cpython.object cimport PyObject_GenericSetAttr
 from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.fallbacks cimport count
 from flax.nnx.fast.graphtypes cimport NodeDef, NodeRef, VariableDef, ArrayRefDef, new_node_def
-from flax.nnx.fast.kinds cimport TypeInfo, info_of, info_of_type, instance_dict, made_by
+from flax.nnx.fast.kinds cimport DEEPEST, TypeInfo, info_of, info_of_type, instance_dict, made_by
 from flax.nnx.fast.kinds cimport new_pytree_state
 from flax.nnx.fast.python import unpack_pair
 from flax.nnx.fast.variables cimport TraceCheck, copied, created, set_from, set_value
-
-cdef enum:
-  DEEPEST = 200   # levels that the compiled walk goes down before the pure one takes over
 
 cdef object pure_unflatten           # the pure function; it comes back here for children
 cdef object pure_unflatten_whole     # the same, all the way down in Python

@@ -6,12 +6,9 @@ setting a standard Variable goes to the pure function alone, as a state of one k
 from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.children cimport Children, children_of, state_mapping
 from flax.nnx.fast.fallbacks cimport count
-from flax.nnx.fast.kinds cimport TypeInfo, info_of, is_leaf_kind, no_ref
+from flax.nnx.fast.kinds cimport DEEPEST, TypeInfo, info_of, is_leaf_kind, no_ref
 from flax.nnx.fast.slots cimport has_slot, offset_of, read
 from flax.nnx.fast.variables cimport TraceCheck, set_from, set_value
-
-cdef enum:
-  DEEPEST = 200   # levels that the compiled walk goes down before the pure one takes over
 
 cdef object pure_update
 cdef object pure_update_whole

@@ -7,10 +7,7 @@ from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.children cimport Children, children_of, longer
 from flax.nnx.fast.fallbacks cimport count
 from flax.nnx.fast.fronts import front
-from flax.nnx.fast.kinds cimport TypeInfo, info_of, is_leaf_kind
-
-cdef enum:
-  DEEPEST = 200   # levels that a recursive walk goes down before the pure one takes over
+from flax.nnx.fast.kinds cimport DEEPEST, TypeInfo, info_of, is_leaf_kind
 
 cdef object is_node, is_graph_node, is_pytree_node, is_node_leaf
 cdef object pure_node_paths, pure_node_paths_whole, pure_pop, pure_pop_whole
