@@ -42,17 +42,25 @@ def _signature(parameters: tp.Sequence[inspect.Parameter]) -> str:
   return ', '.join(parts)
 
 
-def front(compiled: Function, pure: Function) -> Function:
-  """A Python function with the signature and looks of `pure` that calls `compiled`."""
+def front(compiled: Function, pure: Function, line: int | None = None) -> Function:
+  """A Python function with the signature and looks of `pure` that calls `compiled`.
+
+  In a traceback it stands where `pure` would, at `line` of its file or at its first.
+  """
   parameters = list(inspect.signature(pure).parameters.values())
   call = f'_compiled({", ".join(map(_passed, parameters))})'
   body = f'return {call}'
   if inspect.isgeneratorfunction(pure):  # what it gives is a generator of Python's own, too
     body = f'for item in {call}: yield item'
-  source = f'def front({_signature(parameters)}):\n  {body}\n'
+  code = pure.__code__
+  blank = '\n' * ((line or code.co_firstlineno) - 1)
+  source = f'{blank}def front({_signature(parameters)}): {body}\n'
+  if inspect.isgeneratorfunction(pure):
+    source = f'{blank[1:]}def front({_signature(parameters)}):\n  {body}\n'
   namespace: dict[str, tp.Any] = {'_compiled': compiled}
-  exec(compile(source, f'<front of {pure.__qualname__}>', 'exec'), namespace)
+  exec(compile(source, code.co_filename, 'exec'), namespace)
   function = functools.wraps(pure)(namespace['front'])
+  function.__code__ = function.__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname)
   function.__defaults__, function.__kwdefaults__ = pure.__defaults__, pure.__kwdefaults__
   return function
 

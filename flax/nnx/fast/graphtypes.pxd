@@ -18,3 +18,6 @@ cdef object new_variable_def(
   object cls, object index, object outer_index, object metadata, object array_refdef
 )
 cdef object new_static(object value)
+
+cdef bint reflexive(object value) noexcept   # whether `value == value` is True for sure, unasked
+cdef bint same_objects(object a, object b) except -1   # GraphDefs that hold the very same values

@@ -14,6 +14,7 @@ from cpython.object cimport Py_EQ, PyObject_IsTrue, PyObject_RichCompare
 from cpython.object cimport PyTypeObject
 
 from flax.nnx.fast cimport upstream
+from flax.nnx.fast.children cimport same_values
 from flax.nnx.fast.rebuild import rebuild_dataclass
 from flax.nnx.fast.slots cimport Py_TYPE, blank, fill, has_slot, offset_of, read, store, version_of
 
@@ -209,6 +210,41 @@ cdef object graphs_equal(object a, object b):
   if answer is not True and not answer:
     return answer
   return slot_equal(a, b, GRAPH_LEAVES, 'num_leaves')
+
+
+cdef bint node_same_objects(object a, object b) except -1:
+  if type(a) is not type(b):
+    return False
+  if type(a) is NodeRef:
+    return a.index == b.index
+  if type(a) is NodeDef:
+    return (
+      a.type is b.type and a.index == b.index and a.outer_index == b.outer_index
+      and a.num_attributes == b.num_attributes and a.metadata is b.metadata
+    )
+  return (
+    type(a) is VariableDef and a.type is b.type and a.index == b.index
+    and a.outer_index == b.outer_index and a.array_refdef is None and b.array_refdef is None
+    and type(a.metadata) is upstream.HashableMapping and type(b.metadata) is upstream.HashableMapping
+    and same_values(a.metadata._mapping, b.metadata._mapping)
+  )
+
+
+cdef bint same_objects(object a, object b) except -1:
+  """Whether two GraphDefs are equal and their statics and metadata are the same objects too."""
+  if a is b:
+    return True
+  if len(a.nodes) != len(b.nodes) or len(a.attributes) != len(b.attributes):
+    return False
+  for x, y in zip(a.nodes, b.nodes):
+    if not node_same_objects(x, y):
+      return False
+  for (x_key, x), (y_key, y) in zip(a.attributes, b.attributes):
+    if x_key is not y_key or type(x) is not type(y):
+      return False
+    if x is not y and not (type(x) is upstream.Static and x.value is y.value):
+      return False
+  return a.num_leaves == b.num_leaves
 
 
 cdef object dataclass_equal(object self, object other, object cls, Py_ssize_t* offsets, tuple names):

@@ -51,6 +51,7 @@ cdef class TypeInfo:
   cdef Layout layout_of(self, dict attributes)
 
 
+cdef Py_ssize_t registered_types() noexcept       # how many, in all registries
 cdef TypeInfo info_of(object value)
 cdef TypeInfo info_of_type(object cls)
 cdef object instance_dict(object node)            # its `__dict__`, which can be a subclass's

@@ -31,5 +31,6 @@ cdef object current_jax_trace  # () -> an opaque trace state
 
 # jax
 cdef object ArrayImpl            # the concrete class of a jax.Array
+cdef object KeyArray             # the class of typed keys
 cdef object ndarray
 cdef object array_types        # (jax.Array, np.ndarray), for isinstance

@@ -3,13 +3,22 @@ import jax
 import numpy as np
 
 
+def key_array_class():
+  """The class of jax's typed keys, which lies where the jax release has it."""
+  try:
+    from jax._src.random.prng import PRNGKeyArray
+  except ImportError:
+    from jax._src.prng import PRNGKeyArray
+  return PRNGKeyArray
+
+
 def resolve(graphlib: dict) -> None:
   """Takes the names from graphlib's namespace; called once, at the end of its import."""
   global GRAPH_REGISTRY, PYTREE_REGISTRY, JAX_REGISTRY, GraphNodeImpl, PytreeNodeImpl
   global get_node_impl, GenericPytree, generic_impl, NODE_ATTR, LEAF_ATTR, Static, Repeated
   global Variable, is_array_ref, State, FlatState, HashableMapping, TraceState
   global held_values, DataElem, StaticElem
-  global current_jax_trace, ArrayImpl, ndarray, array_types, container_impls
+  global current_jax_trace, ArrayImpl, KeyArray, ndarray, array_types, container_impls
   from flax.nnx import tracers
   from jax._src.array import ArrayImpl as _ArrayImpl
   GRAPH_REGISTRY = graphlib['GRAPH_REGISTRY']
@@ -37,5 +46,6 @@ def resolve(graphlib: dict) -> None:
   TraceState = tracers.TraceState
   current_jax_trace = tracers.current_jax_trace
   ArrayImpl = _ArrayImpl
+  KeyArray = key_array_class()
   ndarray = np.ndarray
   array_types = (jax.Array, np.ndarray)

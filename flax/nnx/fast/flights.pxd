@@ -1,0 +1,14 @@
+"""Calls under way, by thread, so that a trace knows whether upstream's contexts were told of it."""
+
+cdef class Flight:
+  """A call by plan. Upstream's contexts hear of its arguments only if it turns out to trace."""
+  cdef object jit, args, kwargs, cache
+  cdef object manager        # upstream's update context, once it is entered
+
+  cdef int open(self) except -1
+  cdef int close(self) except -1
+
+
+cdef int take_off(Flight flight) except -1   # None: a call that upstream's contexts know
+cdef int land() except -1
+cdef int ground() except -1                  # a trace begins: opens the contexts of the latest call

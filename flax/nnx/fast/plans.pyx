@@ -1,0 +1,577 @@
+"""Plans: a record of one walk that the next one is checked against, pointer by pointer.
+
+`recorded` walks as the flattening walk does and notes what it sees; `check` compares the live
+objects with the notes. A check runs no Python and allocates nothing, so nothing changes under it.
+"""
+import dataclasses
+import sys
+import types
+
+import numpy as np
+
+import jax
+from cpython.dict cimport PyDict_SetItem
+from cpython.mem cimport PyMem_Calloc, PyMem_Free
+from cpython.object cimport PyObject, PyTypeObject
+from cpython.ref cimport Py_INCREF
+
+from flax.nnx.fast cimport kinds, upstream
+from flax.nnx.fast.children cimport sorted_items, state_mapping
+from flax.nnx.fast.graphtypes cimport reflexive
+from flax.nnx.fast.kinds cimport DEEPEST, Layout, TypeInfo, info_of, instance_dict, marks_of
+from flax.nnx.fast.kinds cimport pytree_state_metadata, registered_types
+from flax.nnx.fast.slots cimport VersionedType, has_slot, offset_of, read, store, version_of
+from flax.nnx.fast.variables cimport plain_metadata
+
+cdef extern from "Python.h":
+  PyObject* PyObject_GenericGetDict(PyObject* o, void* context) noexcept
+  int PyDict_CheckExact(PyObject* o) noexcept
+  Py_ssize_t Py_REFCNT(PyObject* o) noexcept
+  PyTypeObject* Py_TYPE(PyObject* o) noexcept
+  void Py_DECREF(PyObject* o) noexcept
+  int raw_dict_next "PyDict_Next"(PyObject*, Py_ssize_t*, PyObject**, PyObject**) noexcept
+  Py_ssize_t raw_dict_size "PyDict_Size"(PyObject*) noexcept
+  PyObject* raw_list_item "PyList_GET_ITEM"(PyObject*, Py_ssize_t) noexcept
+  Py_ssize_t raw_list_size "PyList_GET_SIZE"(PyObject*) noexcept
+  PyObject* raw_tuple_item "PyTuple_GET_ITEM"(PyObject*, Py_ssize_t) noexcept
+  Py_ssize_t raw_tuple_size "PyTuple_GET_SIZE"(PyObject*) noexcept
+  void raw_list_set "PyList_SET_ITEM"(PyObject*, Py_ssize_t, PyObject*) noexcept
+
+cdef bint ASKS_IDENTICAL = sys.version_info >= (3, 13)   # see `slot_equal` in graphtypes
+cdef object SCALAR_META = type(jax.numpy.float32)
+cdef tuple SURE = (float, complex, tuple, list, dict, set, frozenset, np.dtype, SCALAR_META)
+cdef Py_ssize_t RAW_VALUE, METADATA, TRACE_STATE, JAX_TRACE
+cdef Py_ssize_t STATE_TRACE, STATE_INITIALIZING, STATE_SETUP
+cdef object top_level = None      # the weak reference to jax's top-level trace, as trace states hold it
+cdef object key_array = None      # jax's class of typed keys
+cdef str reason = ''
+
+
+class Unplannable(Exception):
+  """A walk met what no plan covers; the message says what."""
+
+
+cdef bint at_top(object trace_state) except -1:
+  """Whether a trace state is surely that of the top level."""
+  if type(trace_state) is not upstream.TraceState or not has_slot(trace_state, JAX_TRACE):
+    return False
+  return getattr(read(trace_state, JAX_TRACE, ''), '_trace_ref', None) is top_level
+
+
+cdef bint sure(object value) except -1:
+  """Whether a static value counts as equal to itself wherever upstream compares it."""
+  if not ASKS_IDENTICAL or reflexive(value):
+    return True
+  if type(value) is float or type(value) is complex:
+    return value == value
+  return type(value) in SURE or (
+    isinstance(value, tuple) and type(value).__eq__ is tuple.__eq__ and type(value).__ne__ is tuple.__ne__
+  )
+
+
+cdef bint plain_dataclass(object value, int depth) except -1:
+  """Whether comparing it runs nothing but a dataclass's own comparison of plain fields."""
+  cls = type(value)
+  equality = vars(cls).get('__eq__')
+  if depth > 20 or not dataclasses.is_dataclass(cls) or type(equality) is not types.FunctionType:
+    return False
+  if equality.__code__.co_filename != '<string>' or not cls.__dataclass_params__.eq:
+    return False
+  for field in dataclasses.fields(cls):
+    item = getattr(value, field.name, None)
+    if not (sure(item) or plain_dataclass(item, depth + 1)):
+      return False
+  return True
+
+
+# ---- recording ----
+
+cdef class Recorder:
+  """One walk, in the order of the flattening walk: the steps and entries as tuples."""
+  cdef list steps, entries, held, asked, owners, names
+  cdef set met          # ids of nodes and Variables
+  cdef Py_ssize_t containers
+
+  cdef int visit(self, object node, TypeInfo info, Py_ssize_t above, Py_ssize_t entry, int depth) except -1:
+    if depth > DEEPEST:
+      raise Unplannable('it is nested too deeply')
+    if not info.version and info.kind is not kinds.OTHER:
+      raise Unplannable(f'{info.cls.__qualname__} has no version tag')
+    if info.kind is kinds.VARIABLE:
+      return self.variable(node, info, above, entry)
+    if info.kind is kinds.GRAPH:
+      return self.graph_node(node, info, above, entry, depth)
+    raise Unplannable(f'{type(node).__qualname__}: {info.why or "not a node"}')
+
+  cdef Py_ssize_t step(
+    self, TypeInfo info, object target, Py_ssize_t index, Py_ssize_t count, Py_ssize_t above, Py_ssize_t entry
+  ) except -1:
+    """Adds a step with `count` entries that are still to be noted; gives its number."""
+    self.steps.append((
+      <int>info.kind, target, info.cls, index, len(self.entries), count, above, entry,
+    ))
+    self.held.append(info.cls)
+    self.entries.extend([None] * count)
+    return len(self.steps) - 1
+
+  cdef int note(self, Py_ssize_t at, object key, object value, What what, Py_ssize_t index) except -1:
+    if key is not None:
+      self.held.append(key)
+    if what is TRACE:
+      self.held.append(value)
+    self.entries[at] = (key, value if what is SAME or what is TRACE else None, <int>what, index)
+    return 0
+
+  cdef int static(self, Py_ssize_t at, object key, object value) except -1:
+    self.held.append(value)
+    if not sure(value):
+      if not plain_dataclass(value, 0):
+        raise Unplannable(f'the static {type(value).__qualname__} at {key!r} compares in a way of its own')
+      self.asked.append(value)
+    return self.note(at, key, value, SAME, 0)
+
+  cdef Py_ssize_t leaf(self, object owner, object name) except -1:
+    self.owners.append(owner)
+    self.names.append(name)
+    return len(self.owners) - 1
+
+  cdef int variable(self, object node, TypeInfo info, Py_ssize_t above, Py_ssize_t entry) except -1:
+    cdef Py_ssize_t i, at
+    if not (has_slot(node, RAW_VALUE) and has_slot(node, METADATA) and has_slot(node, TRACE_STATE)):
+      raise Unplannable(f'{info.cls.__qualname__} without a value')
+    value, metadata = read(node, RAW_VALUE, ''), read(node, METADATA, '')
+    trace_state = read(node, TRACE_STATE, '')
+    if type(value) is not upstream.ArrayImpl and type(value) is not key_array:
+      raise Unplannable(f'{info.cls.__qualname__} holds a {type(value).__qualname__}, not a jax.Array')
+    if not plain_metadata(metadata) or not at_top(trace_state):
+      raise Unplannable(f'{info.cls.__qualname__} is hijax, a reference, or of another trace')
+    self.met.add(id(node))
+    items = list((<dict>metadata).items())
+    i = self.step(info, node, self.leaf(node, None), len(items) + 1, above, entry)
+    at = self.steps[i][4]
+    self.note(at, None, trace_state, TRACE, 0)
+    for key, item in items:
+      at += 1
+      self.held.append(item)
+      self.note(at, key, item, SAME, 0)
+    return 0
+
+  cdef int graph_node(self, object node, TypeInfo info, Py_ssize_t above, Py_ssize_t entry, int depth) except -1:
+    attributes = instance_dict(node)
+    if type(attributes) is not dict or not reflexive(info.cls):
+      raise Unplannable(f'{info.cls.__qualname__} has an unusual __dict__ or metaclass')
+    cdef Layout layout = info.layout_of(attributes)
+    cdef list values = list((<dict>attributes).values())
+    if not (layout.standard and layout.distinct and layout.fits(attributes)):
+      raise Unplannable(f'{info.cls.__qualname__} has unusual attribute names')
+    cdef list marks = marks_of(info, layout, values)
+    if marks is None:
+      raise Unplannable(f'{info.cls.__qualname__} marks its attributes in an unusual way')
+    self.met.add(id(node))
+    cdef Py_ssize_t me = self.step(info, node, 0, len(values), above, entry)
+    cdef Py_ssize_t first = self.steps[me][4]
+    cdef Py_ssize_t i, position
+    for i in range(len(values)):
+      position = layout.order[i]
+      key, value = layout.keys[position], values[position]
+      if marks[i] is False:
+        self.static(first + position, key, value)
+      else:
+        self.child(me, first + position, key, value, marks[i] is True, node, depth)
+    return 0
+
+  cdef int child(
+    self, Py_ssize_t me, Py_ssize_t at, object key, object value, bint is_data, object owner, int depth
+  ) except -1:
+    """One attribute or item that may be a node; `owner` is the node whose attribute it is, if any."""
+    cdef TypeInfo info = info_of(value)
+    if type(value) is upstream.ArrayImpl and owner is not None:
+      return self.note(at, key, None, LEAF, self.leaf(owner, key))
+    if info.kind is kinds.ARRAY or (info.kind is kinds.PLAIN and is_data):
+      raise Unplannable(f'a {type(value).__qualname__} at {key!r} is an array or number outside a Variable')
+    if info.kind is kinds.PLAIN or info.kind is kinds.NONE:
+      return self.static(at, key, value)
+    if info.kind is kinds.GRAPH or info.kind is kinds.VARIABLE:
+      self.note(at, key, value, SAME, 0)
+      return 0 if id(value) in self.met else self.visit(value, info, me, at, depth + 1)
+    if info.kind is kinds.STRANGER or info.kind is kinds.OTHER:
+      return self.other(at, key, value, is_data, info)
+    return self.container(me, at, key, value, info, depth)
+
+  cdef int other(self, Py_ssize_t at, object key, object value, bint is_data, TypeInfo info) except -1:
+    if (
+      is_data or upstream.get_node_impl(value) is not None or upstream.is_array_ref(value)
+      or isinstance(value, upstream.Variable) or isinstance(value, upstream.array_types)
+      or type(value) is upstream.StaticElem or type(value) is upstream.DataElem
+    ):
+      raise Unplannable(f'{type(value).__qualname__} at {key!r}: {info.why}')
+    return self.static(at, key, value)
+
+  cdef int container(
+    self, Py_ssize_t me, Py_ssize_t at, object key, object value, TypeInfo info, int depth
+  ) except -1:
+    cdef Py_ssize_t index = self.containers
+    self.containers += 1
+    self.note(at, key, None, INNER, index)
+    if depth > DEEPEST:
+      raise Unplannable('it is nested too deeply')
+    if info.kind is kinds.PYTREE_STATE:
+      return self.pytree_state(value, info, index, me, at)
+    if info.kind is kinds.STATE:
+      return self.state(value, info, index, me, at, depth)
+    if info.kind is kinds.DICT:
+      return self.mapping(value, info, index, me, at, depth)
+    if info.kind is kinds.NAMED_TUPLE and len(<tuple>value) != len(info.keys):
+      raise Unplannable(f'{type(value).__qualname__} does not have its own number of fields')
+    return self.sequence(value, info, index, me, at, depth)
+
+  cdef int pytree_state(
+    self, object value, TypeInfo info, Py_ssize_t index, Py_ssize_t above, Py_ssize_t entry
+  ) except -1:
+    global STATE_TRACE, STATE_INITIALIZING, STATE_SETUP
+    STATE_TRACE = offset_of(info.cls, '_trace_state')
+    STATE_INITIALIZING = offset_of(info.cls, '_initializing')
+    STATE_SETUP = offset_of(info.cls, '_is_setup')
+    if pytree_state_metadata(value) is None or not at_top(read(value, STATE_TRACE, '')):
+      raise Unplannable('a Module of another trace, or with unusual flags')
+    cdef Py_ssize_t me = self.step(info, None, index, 2, above, entry)
+    cdef Py_ssize_t at = self.steps[me][4]
+    self.note(at, None, read(value, STATE_INITIALIZING, ''), SAME, 0)
+    return self.note(at + 1, None, read(value, STATE_SETUP, ''), SAME, 0)
+
+  cdef int state(
+    self, object value, TypeInfo info, Py_ssize_t index, Py_ssize_t above, Py_ssize_t entry, int depth
+  ) except -1:
+    mapping = state_mapping(value)
+    attributes = instance_dict(value)
+    if mapping is None or type(attributes) is not dict or list(attributes) != ['_mapping']:
+      raise Unplannable('a State of unusual make')
+    cdef Py_ssize_t me = self.step(info, None, index, 1, above, entry)
+    cdef Py_ssize_t at = self.steps[me][4]
+    cdef Py_ssize_t inner = self.containers
+    self.containers += 1
+    self.note(at, list(attributes)[0], None, INNER, inner)
+    return self.mapping(mapping, info_of(mapping), inner, me, at, depth)
+
+  cdef int mapping(
+    self, dict value, TypeInfo info, Py_ssize_t index, Py_ssize_t above, Py_ssize_t entry, int depth
+  ) except -1:
+    cdef list pairs = sorted_items(value)
+    if pairs is None:
+      raise Unplannable('a dict whose keys are not all strings or all ints')
+    cdef list keys = list(value)
+    cdef dict positions = {key: i for i, key in enumerate(keys)}
+    cdef Py_ssize_t me = self.step(info, None, index, len(pairs), above, entry)
+    cdef Py_ssize_t first = self.steps[me][4]
+    for key, item in pairs:
+      position = positions[key]
+      self.item(me, first + <Py_ssize_t>position, keys[position], item, depth)
+    return 0
+
+  cdef int sequence(
+    self, object value, TypeInfo info, Py_ssize_t index, Py_ssize_t above, Py_ssize_t entry, int depth
+  ) except -1:
+    cdef Py_ssize_t me = self.step(info, None, index, len(value), above, entry)
+    cdef Py_ssize_t first = self.steps[me][4]
+    order = info.order if info.kind is kinds.NAMED_TUPLE else range(len(value))
+    for position in order:
+      self.item(me, first + <Py_ssize_t>position, None, value[position], depth)
+    return 0
+
+  cdef int item(self, Py_ssize_t me, Py_ssize_t at, object key, object value, int depth) except -1:
+    return self.child(me, at, key, value, False, None, depth + 1)
+
+
+cdef str why_not():
+  return reason
+
+
+cdef Plan recorded(list roots):
+  global reason
+  cdef Recorder walk = Recorder.__new__(Recorder)
+  walk.steps, walk.entries, walk.held, walk.asked = [], [], [], []
+  walk.owners, walk.names, walk.met = [], [], set()
+  cdef list counts = []
+  cdef Py_ssize_t before = 0
+  try:
+    for root in roots:
+      if id(root) not in walk.met:
+        walk.visit(root, info_of(root), -1, len(counts), 0)
+      counts.append(len(walk.owners) - before)
+      before = len(walk.owners)
+    return frozen(walk, counts)
+  except Unplannable as error:
+    reason = str(error)
+    return None
+
+
+cdef Plan frozen(Recorder walk, list counts):
+  cdef Plan plan = Plan.__new__(Plan)
+  plan.registered = registered_types()
+  plan.counts, plan.asked = counts, walk.asked
+  plan.held = walk.held
+  plan.n_steps, plan.n_entries = len(walk.steps), len(walk.entries)
+  plan.n_found, plan.n_leaves = walk.containers, len(walk.owners)
+  plan.steps = <Step*>PyMem_Calloc(plan.n_steps + 1, sizeof(Step))
+  plan.entries = <Entry*>PyMem_Calloc(plan.n_entries + 1, sizeof(Entry))
+  plan.found = <PyObject**>PyMem_Calloc(plan.n_found + 1, sizeof(PyObject*))
+  plan.arrays = <PyObject**>PyMem_Calloc(plan.n_leaves + 1, sizeof(PyObject*))
+  plan.owners = <PyObject**>PyMem_Calloc(plan.n_leaves + 1, sizeof(PyObject*))
+  plan.names = <PyObject**>PyMem_Calloc(plan.n_leaves + 1, sizeof(PyObject*))
+  if not (plan.steps and plan.entries and plan.found and plan.arrays and plan.owners and plan.names):
+    raise MemoryError
+  cdef Py_ssize_t i
+  for i in range(plan.n_steps):
+    freeze_step(&plan.steps[i], walk.steps[i])
+  for i in range(plan.n_entries):
+    freeze_entry(&plan.entries[i], walk.entries[i])
+  for i in range(plan.n_leaves):
+    plan.owners[i] = <PyObject*>walk.owners[i]
+    plan.names[i] = NULL if walk.names[i] is None else <PyObject*>walk.names[i]
+  return plan
+
+
+cdef int freeze_step(Step* step, tuple made) except -1:
+  kind, target, cls, index, first, count, above, entry = made
+  step.kind = <Kind><int>kind
+  step.target = NULL if target is None else <PyObject*>target
+  step.cls, step.version = <PyObject*>cls, version_of(cls)
+  step.index, step.first, step.count, step.above, step.entry = index, first, count, above, entry
+  return 0
+
+
+cdef int freeze_entry(Entry* entry, tuple made) except -1:
+  key, value, what, index = made
+  entry.key = NULL if key is None else <PyObject*>key
+  entry.what = <What><int>what
+  entry.value = <PyObject*>value
+  entry.index = index
+  return 0
+
+
+# ---- checking ----
+
+cdef inline PyObject* at_offset(PyObject* o, Py_ssize_t offset) noexcept:
+  return (<PyObject**>(<char*>o + offset))[0]
+
+
+
+cdef inline bint is_leaf_array(PyObject* value) noexcept:
+  return (
+    Py_TYPE(value) is <PyTypeObject*>upstream.ArrayImpl or Py_TYPE(value) is <PyTypeObject*>key_array
+  )
+
+
+cdef class Plan:
+  def __cinit__(self):
+    self.steps = NULL
+    self.entries = NULL
+    self.found = self.arrays = self.owners = self.names = NULL
+    self.n_steps = self.n_leaves = 0
+
+  def __dealloc__(self):
+    PyMem_Free(self.steps)
+    PyMem_Free(self.entries)
+    PyMem_Free(self.found)
+    PyMem_Free(self.arrays)
+    PyMem_Free(self.owners)
+    PyMem_Free(self.names)
+
+  cdef bint fits_itself(self) except -1:
+    """Whether each static that may differ from itself says that it does not, asked as jax would."""
+    try:
+      for value in self.asked:
+        if not value == value:
+          return False
+    except Exception:   # jax words what went wrong when it is asked next
+      return False
+    return True
+
+  cdef Py_ssize_t check(self) noexcept:
+    """-1 where the live objects are as recorded; else the step at which they are not.
+
+    The caller has compared the roots with the targets of their steps.
+    """
+    cdef Py_ssize_t i
+    self.failed = -1
+    if self.registered != registered_types():
+      return 0
+    for i in range(self.n_steps):
+      if not self.step_holds(&self.steps[i]):
+        return i
+    return -1
+
+  cdef bint step_holds(self, Step* step) noexcept:
+    cdef PyObject* node = step.target
+    if node is NULL:
+      return self.container_holds(step)
+    if <PyObject*>Py_TYPE(node) is not step.cls or (
+      (<VersionedType*>step.cls).tp_version_tag != step.version
+    ):
+      return False
+    if step.kind is kinds.VARIABLE:
+      return self.variable_holds(step, node)
+    return self.attributes_hold(step, node)
+
+  cdef bint attributes_hold(self, Step* step, PyObject* node) noexcept:
+    cdef PyObject* attributes = PyObject_GenericGetDict(node, NULL)
+    cdef bint holds
+    if attributes is NULL:
+      return False
+    holds = PyDict_CheckExact(attributes) and self.items_hold(step, attributes, 0)
+    Py_DECREF(attributes)   # the node holds it
+    return holds
+
+  cdef bint items_hold(self, Step* step, PyObject* mapping, Py_ssize_t skipped) noexcept:
+    cdef PyObject* key
+    cdef PyObject* value
+    cdef Py_ssize_t position = 0
+    cdef Py_ssize_t at = step.first + skipped
+    if raw_dict_size(mapping) != step.count - skipped:
+      return False
+    while raw_dict_next(mapping, &position, &key, &value):
+      if key is not self.entries[at].key or not self.entry_holds(at, value):
+        self.failed = at
+        return False
+      at += 1
+    return True
+
+  cdef bint entry_holds(self, Py_ssize_t at, PyObject* value) noexcept:
+    cdef Entry* entry = &self.entries[at]
+    if entry.what is SAME:
+      return value is entry.value
+    if entry.what is LEAF:
+      self.arrays[entry.index] = value
+      return is_leaf_array(value)
+    self.found[entry.index] = value
+    return True
+
+  cdef bint variable_holds(self, Step* step, PyObject* node) noexcept:
+    cdef PyObject* metadata = at_offset(node, METADATA)
+    cdef PyObject* value = at_offset(node, RAW_VALUE)
+    if at_offset(node, TRACE_STATE) is not self.entries[step.first].value:
+      self.failed = step.first
+      return False
+    if value is NULL or metadata is NULL or not is_leaf_array(value):
+      return False
+    self.arrays[step.index] = value
+    return PyDict_CheckExact(metadata) and self.items_hold(step, metadata, 1)
+
+  cdef bint container_holds(self, Step* step) noexcept:
+    cdef PyObject* value = self.found[step.index]
+    cdef Py_ssize_t i
+    if <PyObject*>Py_TYPE(value) is not step.cls:
+      return False
+    if step.kind is kinds.PYTREE_STATE:
+      return self.pytree_state_holds(step, value)
+    # One that somebody else holds is not the one that upstream's call would leave in its place.
+    if Py_REFCNT(value) != 1 and not (step.count == 0 and step.kind is kinds.TUPLE):
+      return False
+    if step.kind is kinds.DICT:
+      return self.items_hold(step, value, 0)
+    if step.kind is kinds.STATE:
+      return self.attributes_hold(step, value)
+    if step.kind is kinds.LIST:
+      if raw_list_size(value) != step.count:
+        return False
+      for i in range(step.count):
+        if not self.entry_holds(step.first + i, raw_list_item(value, i)):
+          self.failed = step.first + i
+          return False
+      return True
+    if raw_tuple_size(value) != step.count:
+      return False
+    for i in range(step.count):
+      if not self.entry_holds(step.first + i, raw_tuple_item(value, i)):
+        self.failed = step.first + i
+        return False
+    return True
+
+  cdef bint pytree_state_holds(self, Step* step, PyObject* state) noexcept:
+    cdef PyObject* trace_state = at_offset(state, STATE_TRACE)
+    if trace_state is NULL or (
+      trace_state is not <PyObject*>self.trusted and not self.trusts(<object>trace_state)
+    ):
+      return False
+    return (
+      at_offset(state, STATE_INITIALIZING) is self.entries[step.first].value
+      and at_offset(state, STATE_SETUP) is self.entries[step.first + 1].value
+    )
+
+  cdef bint trusts(self, object trace_state) noexcept:
+    """Whether it is the top level's; slots and a dict of exact strings are read, so no Python runs."""
+    cdef object jax_trace
+    if type(trace_state) is not upstream.TraceState or not has_slot(trace_state, JAX_TRACE):
+      return False
+    jax_trace = read(trace_state, JAX_TRACE, '')
+    attributes = instance_dict(jax_trace)
+    if attributes.get('_trace_ref') is not top_level:
+      return False
+    self.trusted = trace_state
+    return True
+
+  # ---- moving arrays ----
+
+  cdef list blank(self):
+    """A list as long as there are leaves; made before a check, since making one can run Python."""
+    return [None] * self.n_leaves
+
+  cdef int collect(self, list arrays, list owners) noexcept:
+    """Fills in the arrays that the last check found, and the objects that hold them."""
+    cdef Py_ssize_t i
+    for i in range(self.n_leaves):
+      Py_INCREF(<object>self.arrays[i])
+      raw_list_set(<PyObject*>arrays, i, self.arrays[i])
+      if owners is not None:
+        Py_INCREF(<object>self.owners[i])
+        raw_list_set(<PyObject*>owners, i, self.owners[i])
+    return 0
+
+  cdef list by_root(self, list arrays):
+    """The same arrays in a list for each root."""
+    cdef list lists = []
+    cdef Py_ssize_t start = 0
+    for count in self.counts:
+      lists.append(arrays[start:start + <Py_ssize_t>count])
+      start += <Py_ssize_t>count
+    return lists
+
+  cdef int store(self, Py_ssize_t leaf, object value, object owner) except -1:
+    """Puts an array where the leaf's old one was; whoever calls still holds the old one."""
+    if self.names[leaf] is NULL:
+      store(owner, RAW_VALUE, value)
+      return 0
+    return PyDict_SetItem(instance_dict(owner), <object>self.names[leaf], value)
+
+  cdef str words(self, Py_ssize_t step):
+    """Where the last check failed, as a path from the root: '.blocks[3].cfg'."""
+    cdef str path = ''
+    cdef Py_ssize_t at = self.failed
+    if at >= 0:
+      path = self.segment(step, at)
+    while step >= 0 and self.steps[step].above >= 0:
+      at = self.steps[step].entry
+      step = self.steps[step].above
+      path = self.segment(step, at) + path
+    return path
+
+  cdef str segment(self, Py_ssize_t step, Py_ssize_t at):
+    cdef Entry* entry = &self.entries[at]
+    if entry.key is NULL:
+      return '' if self.steps[step].kind is kinds.VARIABLE else f'[{at - self.steps[step].first}]'
+    key = <object>entry.key
+    if self.steps[step].kind is kinds.GRAPH and type(key) is str:
+      return f'[{key}]' if key.isdigit() else f'.{key}'
+    if self.steps[step].kind is kinds.STATE:
+      return ''
+    return f'[{key!r}]'
+
+
+def install(trace_ref: object) -> None:
+  """`trace_ref`: what an opaque trace state of the top level refers to its trace with."""
+  global RAW_VALUE, METADATA, TRACE_STATE, JAX_TRACE, top_level, key_array
+  top_level, key_array = trace_ref, upstream.KeyArray
+  RAW_VALUE = offset_of(upstream.Variable, '_raw_value')
+  METADATA = offset_of(upstream.Variable, '_var_metadata')
+  TRACE_STATE = offset_of(upstream.Variable, '_trace_state')
+  JAX_TRACE = offset_of(upstream.TraceState, '_jax_trace')
