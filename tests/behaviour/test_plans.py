@@ -1,0 +1,776 @@
+"""Calls that a plan answers: enough of them to have one, then something out of the ordinary.
+
+The first call notes the model as it finds it, the second as the first left it; from the third on the
+plan is used. So each scenario disturbs after the third call at the earliest, and the compiled twin
+asserts that a plan was used before.
+"""
+
+import collections
+import dataclasses
+import functools
+import gc
+import signal
+import threading
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+from flax.nnx import graph_fast
+from telling import Names, contexts, error_of, plain, tree, value_of
+from test_calls import CHANGES, DISTURBANCES
+from zoo import Linear, Net, Shared
+
+X = jnp.ones(2)
+
+
+@dataclasses.dataclass
+class Config:
+  width: int = 2
+  name: str = 'a'
+
+
+def model(hold=nnx.Param, held='a'):
+  net = Net(2, hold)
+  net.held = held
+  net.flag = 1
+  net.config = Config()
+  return net
+
+
+def planned(step) -> None:
+  """The compiled twin has answered a call of `step` by plan."""
+  if graph_fast.twin() == 'compiled':
+    assert step._fast_site.fast, step._fast_site.reasons
+
+
+def not_planned(step) -> None:
+  if graph_fast.twin() == 'compiled':
+    assert not step._fast_site.fast
+
+
+def trained(net, x):
+  net.layers[0].kernel[...] += 1
+  return net(x)
+
+
+def looked(net, x):
+  return x * net.layers[0].kernel[...] + net.layers[1].kernel[...].sum()
+
+
+STEPS = {'trained': trained, 'looked': looked}
+
+
+@pytest.mark.parametrize('mode', ['jit', 'cached_partial'])
+@pytest.mark.parametrize('step', STEPS)
+@pytest.mark.parametrize('name', DISTURBANCES)
+def test_disturbed(say, name, step, mode):
+  traces, names, net = [], Names(), model()
+  if name == 'mutated_static':
+    net.held = Config()
+
+  @nnx.jit
+  def jitted(net, x):
+    traces.append(type(net.flag).__name__)
+    return STEPS[step](net, x)
+
+  call = nnx.cached_partial(jitted, net) if mode == 'cached_partial' else functools.partial(jitted, net)
+  for i in range(8):
+    if i == 4:
+      planned(jitted)
+      say('disturbed', error_of(DISTURBANCES[name], net))
+    say(i, error_of(lambda: value_of(call(X))), 'traces', len(traces))
+    say(*tree(net, names))
+
+
+@pytest.mark.parametrize('name', CHANGES)
+def test_changed_inside_at_last(say, name):
+  """A static argument that makes the function change its model, once a plan is in use."""
+  net, names, traces = model(), Names(), []
+
+  @nnx.jit(static_argnums=1)
+  def step(net, change):
+    traces.append(1)
+    if change:
+      CHANGES[name](net)
+    return net(X)
+
+  for i, change in enumerate((False, False, False, True, False, False, True, True, False)):
+    say(i, error_of(lambda c=change: value_of(step(net, c))), len(traces), *tree(net, names))
+    if i == 2:
+      planned(step)
+
+
+def repeated(step, *arguments, times=4, **keywords):
+  for _ in range(times):
+    out = step(*arguments, **keywords)
+  planned(step)
+  return out
+
+
+# ---- arrays that stay ----
+
+
+@pytest.mark.parametrize('donate', ['nnx', 'jax'])
+@pytest.mark.parametrize('before', [0, 1, 4])
+def test_a_clone_survives_a_donation(say, donate, before):
+  net = model()
+  copy = nnx.clone(net)
+  look = nnx.jit(looked)
+  for _ in range(before):
+    look(net, X)
+
+  if donate == 'nnx':
+    nnx.jit(lambda net: net.layers[0].kernel.set_value(X * 2), donate_argnums=0)(net)
+  else:
+    graphdef, state = nnx.split(net)
+    jax.jit(lambda state: jax.tree.map(lambda x: x + 1, state), donate_argnums=0)(state)
+  say(*tree(net), *tree(copy))
+
+
+def test_an_array_held_by_the_user_survives(say):
+  net, look = model(), nnx.jit(looked)
+  repeated(look, net, X)
+  held = net.layers[0].kernel.get_raw_value()
+  look(net, X)
+  say(held is net.layers[0].kernel.get_raw_value())
+  nnx.jit(lambda net: net(X), donate_argnums=0)(net)
+  say(value_of(held), *tree(net))
+
+
+@pytest.mark.parametrize('part', ['kernel', 'bias'])
+def test_deleted(say, part):
+  """An array that stays and was deleted is refused, whether the program uses it or not."""
+  net, look = model(), nnx.jit(looked)
+  repeated(look, net, X)
+  getattr(net.layers[0], part).get_raw_value().delete()
+  for _ in range(2):
+    say(error_of(look, net, X).split('\n')[0])
+  getattr(net.layers[0], part).set_value(X * 3)
+  for _ in range(4):
+    say(value_of(look(net, X)))
+
+
+def test_one_array_in_two_variables(say):
+  net, look = model(), nnx.jit(looked)
+  array = net.layers[0].kernel.get_raw_value()
+  net.layers[1].kernel.set_value(array)
+  for i in range(5):
+    look(net, X)
+    a, b = (layer.kernel.get_raw_value() for layer in net.layers)
+    say(i, a is b, a is array)
+  nnx.jit(lambda net: net(X), donate_argnums=0)(net)
+  say(*tree(net), value_of(array))
+
+
+def test_arrays_exchanged_inside(say):
+  net, names = model(), Names()
+
+  @nnx.jit
+  def step(net):
+    a, b = net.layers[0].kernel, net.layers[1].kernel
+    value = a.get_raw_value()
+    a.set_value(b.get_raw_value())
+    b.set_value(value)
+
+  net.layers[0].kernel.set_value(X * 9)
+  for _ in range(5):
+    step(net)
+    say(*tree(net, names))
+
+
+def test_an_array_as_an_argument_too(say):
+  net = model()
+
+  @nnx.jit
+  def step(net, x):
+    net.layers[0].kernel[...] += 1
+    return net.layers[1].kernel[...], x
+
+  for _ in range(5):
+    a, b = step(net, net.layers[1].kernel.get_raw_value())
+    say(a is b, a is net.layers[1].kernel.get_raw_value(), *tree(net))
+
+
+def where(net) -> list[str]:
+  leaves = jax.tree.leaves(nnx.state(net))
+  return [f'{plain(leaf.sharding)} {leaf.committed} {leaf.weak_type}' for leaf in leaves]
+
+
+PLACES = {
+  'uncommitted': lambda x: x,
+  'first': lambda x: jax.device_put(x, jax.devices()[0]),
+  'second': lambda x: jax.device_put(x, jax.devices()[1]),
+  'split': lambda x: jax.device_put(x, sharding('d')),
+  'everywhere': lambda x: jax.device_put(x, sharding(None)),
+}
+
+
+def sharding(axis):
+  mesh = jax.sharding.Mesh(np.array(jax.devices()), ('d',))
+  return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(axis))
+
+
+def wide():
+  net = Net(2, nnx.Param)
+  for layer in net.layers:
+    layer.kernel.set_value(jnp.arange(4.0))
+    layer.bias.set_value(jnp.zeros(4))
+  net.scale, net.offset = nnx.Param(jnp.ones(4)), nnx.Param(jnp.zeros(4))
+  return net
+
+
+@pytest.mark.parametrize('step', STEPS)
+@pytest.mark.parametrize('place', PLACES)
+def test_where_arrays_lie(say, place, step):
+  """An argument that lies elsewhere, or is committed, takes the untouched arrays with it."""
+  net, jitted = wide(), nnx.jit(STEPS[step])
+  x = jnp.ones(4)
+  repeated(jitted, net, x)
+  for i in range(4):
+    say(i, error_of(lambda: value_of(jitted(net, PLACES[place](x)))).split('\n')[0], *where(net))
+  for _ in range(3):
+    say(error_of(lambda: value_of(jitted(net, x))).split('\n')[0], *where(net))
+
+
+@pytest.mark.parametrize('step', STEPS)
+@pytest.mark.parametrize('place', PLACES)
+def test_where_one_variable_lies(say, place, step):
+  net, jitted = wide(), nnx.jit(STEPS[step])
+  x = jnp.ones(4)
+  repeated(jitted, net, x)
+  for kernel in (net.layers[0].kernel, net.layers[1].kernel):
+    kernel.set_value(PLACES[place](kernel.get_raw_value()))
+    for _ in range(3):
+      say(error_of(lambda: value_of(jitted(net, x))).split('\n')[0], *where(net))
+
+
+@pytest.mark.parametrize('step', STEPS)
+def test_another_default_device(say, step):
+  net, jitted = wide(), nnx.jit(STEPS[step])
+  x = jnp.ones(4)
+  repeated(jitted, net, x)
+  with jax.default_device(jax.devices()[2]):
+    for _ in range(3):
+      say(value_of(jitted(net, x)), *where(net))
+  for _ in range(3):
+    say(value_of(jitted(net, x)), *where(net))
+
+
+@pytest.mark.parametrize('step', STEPS)
+def test_under_a_mesh(say, step):
+  net, jitted = wide(), nnx.jit(STEPS[step])
+  x = jnp.ones(4)
+  repeated(jitted, net, x)
+  with jax.sharding.Mesh(np.array(jax.devices()), ('d',)):
+    for _ in range(3):
+      say(value_of(jitted(net, x)), *where(net))
+  with jax.set_mesh(jax.make_mesh((4,), ('d',))):
+    for _ in range(3):
+      say(error_of(lambda: value_of(jitted(net, x))), *where(net))
+  say(error_of(lambda: value_of(jitted(net, x))), *where(net))
+
+
+@pytest.mark.parametrize('step', STEPS)
+def test_sharded_model(say, step):
+  """Arrays on several devices: every one travels, by plan too."""
+  net, jitted = wide(), nnx.jit(STEPS[step])
+  for leaf in (net.layers[0].kernel, net.layers[1].kernel):
+    leaf.set_value(jax.device_put(leaf.get_raw_value(), sharding('d')))
+  x = jax.device_put(jnp.ones(4), sharding('d'))
+  for i in range(5):
+    say(i, value_of(jitted(net, x)), *where(net))
+  planned(jitted)
+
+
+PLACED = {
+  'donate_argnums': lambda: {'donate_argnums': 0},
+  'donate_argnames': lambda: {'donate_argnames': 'net'},
+  'in_shardings': lambda: {'in_shardings': (sharding(None), None)},
+  'out_shardings': lambda: {'out_shardings': sharding(None)},
+  'keep_unused': lambda: {'keep_unused': True},
+}
+
+
+@pytest.mark.parametrize('name', PLACED)
+def test_placed_by_the_caller(say, name):
+  net = wide()
+  jitted = nnx.jit(trained, **PLACED[name]())
+  x = jnp.ones(4)
+  for i in range(5):
+    old = net.layers[1].kernel.get_raw_value()
+    say(i, error_of(lambda: value_of(jitted(net, x))).split('\n')[0], old.is_deleted(), *where(net))
+    say(*tree(net))
+
+
+VALUES = {
+  'numpy': lambda: np.ones(2, np.float32),
+  'numpy_scalar': lambda: np.float32(2),
+  'int': lambda: 3,
+  'bool': lambda: True,
+  'weak': lambda: jnp.asarray(2.0) * 1,
+  'key': lambda: jax.random.key(0),
+  'none': lambda: None,
+  'tuple': lambda: (jnp.ones(1), 2),
+  'text': lambda: 'text',
+  'int64': lambda: np.arange(2),
+  'bfloat16': lambda: jnp.ones(2, jnp.bfloat16),
+  'empty': lambda: jnp.zeros((0, 3)),
+}
+
+
+@pytest.mark.parametrize('step', STEPS)
+@pytest.mark.parametrize('name', VALUES)
+def test_values(say, name, step):
+  net, names = model(), Names()
+  net.extra = nnx.Variable(X)
+  jitted = nnx.jit(STEPS[step])
+  repeated(jitted, net, X)
+  net.extra.set_raw_value(VALUES[name]())
+  for i in range(4):
+    say(i, error_of(lambda: value_of(jitted(net, X))).split('\n')[0], *tree(net, names))
+
+
+# ---- arguments ----
+
+Batch = collections.namedtuple('Batch', 'x y')
+
+BATCHES = {
+  'shape': lambda i: jnp.ones((i % 3 + 1, 2)),
+  'dtype': lambda i: [X, X.astype(int), np.ones(2)][i % 3],
+  'scalar': lambda i: [1, 1.0, True, np.float32(1)][i % 4],
+  'dict': lambda i: {'x': X, 'n': i},
+  'list': lambda i: [X] * (i % 2 + 1),
+  'tuple': lambda i: (X, (X, None)),
+  'named': lambda i: Batch(X, i),
+  'state': lambda i: nnx.state(Linear(2)),
+  'variable': lambda i: nnx.Param(X),
+  'module': lambda i: Linear(2),
+  'changing': lambda i: [X, (X,), {'x': X}, None, [X]][i % 5],
+  'key': lambda i: jax.random.key(i),
+  'text': lambda i: 'text',
+  'partial': lambda i: jax.tree_util.Partial(jnp.add, X),
+}
+
+
+@pytest.mark.parametrize('keyword', [False, True])
+@pytest.mark.parametrize('name', BATCHES)
+def test_other_arguments(say, name, keyword):
+  net, traces, names = model(), [], Names()
+
+  @nnx.jit
+  def step(net, batch=None):
+    traces.append(1)
+    net.layers[0].kernel[...] += 1
+    leaves = jax.tree.leaves(batch)
+    return sum(jnp.sum(x) for x in leaves if not jax.dtypes.issubdtype(x.dtype, jax.dtypes.prng_key))
+
+  for i in range(10):
+    batch = BATCHES[name](i)
+    arguments, keywords = ((net,), {'batch': batch}) if keyword else ((net, batch), {})
+    say(error_of(lambda a=arguments, k=keywords: value_of(step(*a, **k))).split('\n')[0], len(traces))
+  say(*tree(net, names))
+
+
+def test_how_arguments_are_passed(say):
+  """The same function called by position, by keyword, in another order, with defaults."""
+  net, other, traces = model(), Linear(2), []
+
+  @nnx.jit
+  def step(net, other=None, scale=1.0):
+    traces.append(1)
+    net.layers[0].kernel[...] += scale
+    if other is not None:
+      other.kernel[...] -= scale
+    return scale
+
+  calls = (
+    ((net, other), {}),
+    ((net,), {'other': other}),
+    ((net,), {'other': other, 'scale': 2.0}),
+    ((net,), {'scale': 2.0, 'other': other}),
+    ((), {'net': net, 'other': other}),
+    ((), {'other': other, 'net': net}),
+    ((net,), {}),
+    ((other, net), {}),
+    ((net, net), {}),
+  )
+  for _ in range(4):
+    for arguments, keywords in calls:
+      say(
+        error_of(lambda a=arguments, k=keywords: value_of(step(*a, **k))).split('\n')[0], len(traces)
+      )
+  say(*tree([net, other]))
+
+
+WRAPPED = {
+  'dict': lambda net, other: {'a': net, 'b': [other, X]},
+  'list': lambda net, other: [net, (other, {'x': 1})],
+  'twice': lambda net, other: (net, net, other),
+  'unsorted': lambda net, other: {'b': net, 'a': other},
+  'ordered': lambda net, other: collections.OrderedDict(a=net, b=other),
+}
+
+
+@pytest.mark.parametrize('name', WRAPPED)
+def test_inside_containers(say, name):
+  wrap = WRAPPED[name]
+  net, other, traces, names = model(), Linear(2), [], Names()
+
+  @nnx.jit
+  def step(things):
+    traces.append(1)
+    for leaf in jax.tree.leaves(things, is_leaf=lambda x: isinstance(x, nnx.Module)):
+      if isinstance(leaf, Linear):
+        leaf.kernel[...] += 1
+      elif isinstance(leaf, Net):
+        leaf.layers[0].bias[...] *= 2
+
+  for i in range(6):
+    step(wrap(net, other))
+    say(i, len(traces), *tree([net, other], names))
+  step(wrap(model(), other))
+  step(wrap(net, net.layers[0]))
+  say(len(traces), *tree([net, other], names))
+
+
+def test_arguments_exchanged_inside(say):
+  """What the function puts in the place of an argument's part is not what the caller finds there."""
+  net, other, names = Linear(2), Linear(2), Names()
+  other.kernel[...] += 5
+
+  @nnx.jit
+  def step(things):
+    things['a'], things['b'] = things['b'], things['a']
+    things['a'].kernel[...] += 1
+
+  things = {'a': net, 'b': other}
+  for _ in range(6):
+    step(things)
+    say(*tree(things, names))
+
+
+@pytest.mark.parametrize('name', ['module', 'variable', 'part', 'array', 'new'])
+def test_returned(say, name):
+  net, names = model(), Names()
+
+  @nnx.jit
+  def step(net):
+    net.layers[0].kernel[...] += 1
+    return {
+      'module': net, 'variable': net.layers[0].kernel, 'part': [net.layers[1]],
+      'array': net.layers[1].kernel.get_raw_value(), 'new': Linear(2),
+    }[name]  # fmt: skip
+
+  for _ in range(5):
+    say(*tree(step(net), names), *tree(net, names))
+
+
+def test_variables_as_arguments(say):
+  a, b, names, traces = nnx.Param(X), nnx.BatchStat(X), Names(), []
+
+  @nnx.jit
+  def step(a, b, x):
+    traces.append(1)
+    a[...] += x
+    return b[...] + a[...]
+
+  for i in range(6):
+    if i == 4:
+      a.set_metadata(role='other')
+    say(value_of(step(a, b, X)), *tree([a, b], names), len(traces))
+  say(error_of(lambda: value_of(step(a, a, X))).split('\n')[0], *tree([a, b], names), len(traces))
+
+
+# ---- containers inside ----
+
+
+class Holds(nnx.Module):
+  def __init__(self):
+    self.things = nnx.data([nnx.Param(X), {'a': nnx.Param(X * 2), 'b': 'text'}])
+    self.pair = nnx.data((nnx.Param(X), Batch(nnx.Param(X), 3)))
+
+
+def test_containers_are_new_ones_where_it_shows(say):
+  net = Holds()
+
+  @nnx.jit
+  def step(net):
+    net.things[0][...] += 1
+
+  repeated(step, net)
+  inner, outer, pair = net.things[1], net.things, net.pair
+  for _ in range(3):
+    step(net)
+    say(inner is net.things[1], outer is net.things, pair is net.pair, *tree(net))
+  outer.append('late')
+  inner['c'] = 'late'
+  step(net)
+  say(*tree(net))
+  net.things.append(nnx.Param(X * 7))
+  for _ in range(3):
+    step(net)
+    say(*tree(net))
+  net.things[1]['b'] = 'other text'
+  step(net)
+  say(*tree(net))
+
+
+@pytest.mark.parametrize('algorithm', [optax.sgd, optax.adam])
+def test_training(say, algorithm):
+  net = model()
+  optimizer = nnx.Optimizer(net, algorithm(0.1), wrt=nnx.Param)
+  traces, names = [], Names()
+
+  @nnx.jit
+  def step(net, optimizer, x):
+    traces.append(1)
+    loss, grads = nnx.value_and_grad(lambda net: net(x).sum())(net)
+    optimizer.update(net, grads)
+    return loss
+
+  for i in range(6):
+    if i == 4:
+      planned(step)
+      state = optimizer.opt_state
+      net.layers[0].kernel.set_value(X * 3)
+    say(value_of(step(net, optimizer, X)), len(traces), *tree(net, names))
+  say(state is optimizer.opt_state, *tree(nnx.state(optimizer)))
+
+
+# ---- traces, stages, other ways to call ----
+
+
+@pytest.mark.parametrize('first', ['call', 'lower', 'eval_shape', 'trace', 'nested', 'grad'])
+@pytest.mark.parametrize('then', ['call', 'lower', 'eval_shape', 'nested', 'grad'])
+def test_who_traces(say, first, then):
+  """A trace that one way of asking has made serves the others, as it does upstream."""
+  net, traces = model(), []
+
+  @nnx.jit
+  def step(net, x):
+    traces.append(1)
+    net.layers[0].kernel[...] += 1
+    return net(x).sum()
+
+  ways = {
+    'call': lambda: step(net, X),
+    'lower': lambda: step.lower(net, X).as_text(),
+    'eval_shape': lambda: step.eval_shape(net, X),
+    'trace': lambda: step.trace(net, X),
+    'nested': lambda: nnx.jit(lambda net: step(net, X) + 1)(net),
+    'grad': lambda: nnx.grad(lambda net: step(net, X))(net),
+  }
+  for way in (first, first, first, then, then, 'call', 'call'):
+    say(way, error_of(lambda w=way: plain(ways[w]())), len(traces), step.jitted_fn._cache_size())
+  say(*tree(net))
+
+
+def test_stages(say):
+  net = model()
+
+  @nnx.jit
+  def step(net, x):
+    net.layers[0].kernel[...] += 1
+    return net(x)
+
+  repeated(step, net, X)
+  lowered = step.lower(net, X)
+  say(plain(lowered.args_info), plain(lowered.in_tree), plain(lowered.out_tree))
+  compiled = lowered.compile()
+  for _ in range(3):
+    say(value_of(compiled(net, X)), *tree(net))
+  say(value_of(step(net, X)), plain(step.eval_shape(net, X)), *tree(net))
+  say(plain(step.jitted_fn.trace), step.jitted_fn.__name__, plain(step.jitted_fn.__wrapped__))
+
+
+def test_without_jit(say):
+  net, traces = model(), []
+
+  @nnx.jit
+  def step(net, x):
+    traces.append(1)
+    net.layers[0].kernel[...] += 1
+    return net(x)
+
+  repeated(step, net, X)
+  with jax.disable_jit():
+    for _ in range(3):
+      say(value_of(step(net, X)), len(traces), *tree(net))
+  for _ in range(3):
+    say(value_of(step(net, X)), len(traces), *tree(net))
+
+
+def test_caches_cleared(say):
+  net, traces = model(), []
+
+  @nnx.jit
+  def step(net, x):
+    traces.append(1)
+    net.layers[0].kernel[...] += 1
+    return net(x)
+
+  repeated(step, net, X)
+  jax.clear_caches()
+  for _ in range(4):
+    say(value_of(step(net, X)), len(traces), step.jitted_fn._cache_size(), *tree(net))
+  step.jitted_fn.clear_cache()
+  say(value_of(step(net, X)), len(traces), step.jitted_fn._cache_size())
+
+
+def test_captured_model_changed_while_tracing(say):
+  """The function changes the caller's own model, through a closure, while a plan's call traces."""
+  net, names = model(), Names()
+
+  @nnx.jit
+  def step(inner, x):
+    vars(net)['note'] = f'traced with {x.shape}'
+    vars(net.layers[0])['late'] = net.layers[1]
+    inner.layers[0].kernel[...] += 1
+    return inner(x[:2]).sum()
+
+  repeated(step, net, X)
+  for n in (3, 3, 4, 3):
+    say(error_of(lambda n=n: value_of(step(net, jnp.ones(n)))), *tree(net, names))
+
+
+@pytest.mark.parametrize('error', [KeyError, KeyboardInterrupt, MemoryError, SystemExit])
+def test_an_error_in_a_later_trace(say, error):
+  net, names, fails = model(), Names(), [False]
+
+  @nnx.jit
+  def step(net, x):
+    net.layers[0].kernel[...] += 1
+    net.extra = nnx.Param(X)
+    if fails[0]:
+      raise error('in the trace')
+    del net.extra
+    return net(x[:2])
+
+  repeated(step, net, X)
+  for n, fail in ((3, True), (3, False), (2, True), (4, True), (4, False), (3, False)):
+    fails[0] = fail
+    say(n, error_of(lambda n=n: value_of(step(net, jnp.ones(n)))).split('\n')[0], contexts())
+    say(*tree(net, names))
+
+
+def test_host_callbacks(say):
+  """A callback that calls the same function, with another model, while a call is under way."""
+  net, other, log = model(), model(), []
+
+  @nnx.jit
+  def step(net, x):
+    net.layers[0].kernel[...] += 1
+    y = jax.pure_callback(lambda x: (log.append('called'), np.asarray(x))[1], x, x)
+    return net(y)
+
+  for _ in range(5):
+    say(value_of(step(net, X)), len(log) > 0)
+    say(value_of(step(other, X)))
+  say(*tree(net), *tree(other))
+
+
+# ---- lifetimes, threads, signals ----
+
+
+def test_plans_keep_nothing_alive(say):
+  step = nnx.jit(trained)
+  net = model()
+  repeated(step, net, X)
+  parts = [net, net.layers[0], net.layers[1].kernel.get_raw_value()]
+  references = [weakref.ref(part) for part in parts]
+  del net, parts
+  gc.collect()
+  say([reference() is None for reference in references])
+  net = model()
+  repeated(step, net, X)
+  say(*tree(net))
+
+
+def test_many_short_lived_models(say):
+  traces = []
+
+  @nnx.jit
+  def step(net, x):
+    traces.append(1)
+    return trained(net, x)
+
+  total = 0.0
+  for i in range(200):
+    net = model()
+    for _ in range(1 + i % 4):
+      total += float(step(net, X).sum())
+  say(total, len(traces))
+
+
+def test_threads_with_their_own_models(say):
+  step = nnx.jit(trained)
+  nets = [model() for _ in range(8)]
+
+  def work(net):
+    for _ in range(30):
+      step(net, X)
+
+  threads = [threading.Thread(target=work, args=(net,)) for net in nets]
+  for thread in threads:
+    thread.start()
+  for thread in threads:
+    thread.join()
+  say(contexts(), *[line for net in nets for line in tree(net)])
+
+
+class Interrupt(BaseException):
+  pass
+
+
+def test_interrupted_calls(say):
+  """A signal's handler that raises: the model is as before the call or as after it."""
+  step, net = nnx.jit(trained), model()
+  names = [path for path, _ in nnx.to_flat_state(nnx.state(net))]
+
+  def interrupt(*_):
+    raise Interrupt
+
+  repeated(step, net, X)
+  old = signal.signal(signal.SIGALRM, interrupt)
+  try:
+    torn = 0
+    for _ in range(300):
+      before = net.layers[0].kernel.get_raw_value()[0].item()
+      try:
+        signal.setitimer(signal.ITIMER_REAL, 1e-5)
+        step(net, X)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+      except Interrupt:
+        pass
+      signal.setitimer(signal.ITIMER_REAL, 0)
+      after = net.layers[0].kernel.get_raw_value()[0].item()
+      torn += after not in (before, before + 1)
+  except Interrupt:
+    pass
+  finally:
+    signal.signal(signal.SIGALRM, old)
+  say(torn, contexts(), [path for path, _ in nnx.to_flat_state(nnx.state(net))] == names)
+  before = net.layers[0].kernel.get_raw_value()[0].item()
+  step(net, X)
+  say(net.layers[0].kernel.get_raw_value()[0].item() - before)
+
+
+def test_shared_parts_and_cycles(say):
+  net, names = Shared(), Names()
+  net.me = net
+
+  @nnx.jit
+  def step(net):
+    for leaf in jax.tree.leaves(nnx.state(net)):
+      leaf + 1
+    net.count = nnx.Variable(jnp.array(1)) if not hasattr(net, 'count') else net.count
+    net.count[...] += 1
+
+  for _ in range(5):
+    step(net)
+    say(*tree(net, names))
+  planned(step)
