@@ -4,15 +4,18 @@ The last line of graphlib hands its namespace over, and the names below are repl
 graph types, and the private functions that walk. The public functions (`split`, `merge`, `state`,
 ...) keep their text; they call the walks by name and so run compiled.
 
-`twin()` says which twin this process runs, `fallbacks()` what was handed back to Python, and why.
+`twin()` says which twin this process runs, `report()` how the calls of jitted functions went and
+why, `fallbacks()` what the walks handed back to Python. `plan_limit` bounds the plans kept.
 """
 import types
 
-from flax.nnx.fast import flatten, graphtypes, kinds, refs, states, unflatten, update, upstream
+from flax.nnx.fast import calls, flatten, graphtypes, kinds, refs, states, unflatten, update, upstream
 from flax.nnx.fast import trees, variables, walks
-from flax.nnx.fast.fallbacks import fallbacks, reset
+from flax.nnx.fast import fallbacks as _fallbacks
+from flax.nnx.fast import report as _report
+from flax.nnx.fast.fallbacks import fallbacks
 
-__all__ = ['fallbacks', 'install', 'reset', 'twin']
+__all__ = ['fallbacks', 'install', 'plan_limit', 'report', 'reset', 'twin']
 
 cdef bint installed = False
 
@@ -20,6 +23,30 @@ cdef bint installed = False
 def twin() -> str:
   """Which twin of the graph traversal this process runs: 'compiled' or 'pure'."""
   return 'compiled' if installed else 'pure'
+
+
+def report() -> _report.Report:
+  """How often each function that `nnx.jit` made was called, how often by plan, and why not.
+
+  A value with a `Row` for each function; prints as a table. The pure twin counts nothing.
+  """
+  return _report.report(calls.all_sites(), fallbacks())
+
+
+def reset() -> None:
+  """Clears what `report` and `fallbacks` count."""
+  _fallbacks.reset()
+  for site in calls.all_sites():
+    site.clear()
+
+
+def plan_limit(limit: int | None = None) -> int:
+  """How many plans each jitted function keeps, the latest used; sets it where a number is given.
+
+  A plan takes about 60 bytes for each attribute and keeps no model alive. 0: no plans are made.
+  Raises ValueError for a negative number.
+  """
+  return calls.plan_limit(limit)
 
 
 cdef dict whole_pure(dict graphlib):

@@ -6,8 +6,6 @@ are, and a `__call__` that looks for a plan first.
 import inspect
 import sys
 
-import jax
-
 from flax.nnx.fast import calls, flights, plans, programs
 from flax.nnx.fast.fronts import front
 
@@ -16,12 +14,9 @@ def _shared(pure_class):
   """Upstream's traced function, as a class that takes its trace from the one that calls use."""
 
   class JitFn(pure_class):
-    program = None
-
     def __call__(self, *args, **kwargs):
-      if self.program is None:
-        return super().__call__(*args, **kwargs)
-      return self.program.traced(args, kwargs)
+      program = getattr(self, 'program', None)   # which `init` sets
+      return super().__call__(*args, **kwargs) if program is None else program.traced(args, kwargs)
 
   for name in ('__module__', '__qualname__', '__doc__'):
     setattr(JitFn, name, getattr(pure_class, name))
@@ -56,11 +51,7 @@ def _fast_init(pure_init, pure_class):
     pure = pure_class.__call__.__get__(shared)
     simple = all([options[name] is None for name in PLACED])
     program = programs.Program(
-      self.jitted_fn, shared, pure,
-      {name: options[name] for name in PASSED_ON} if simple else None,
-      programs.static_args_of(
-        options['fun'], options['static_argnums'], options['static_argnames']
-      ),
+      self.jitted_fn, pure, {name: options[name] for name in PASSED_ON} if simple else None
     )
     shared.program = program
     self.jitted_fn = program
@@ -82,4 +73,3 @@ def install(compilation: dict) -> None:
   compilation['JitFn'] = _shared(pure_class)
   wrapped.__init__ = front(_fast_init(wrapped.__init__, pure_class), wrapped.__init__)
   wrapped.__call__ = front(calls.call, wrapped.__call__, _line_of('self.jitted_fn(', wrapped.__call__))
-

@@ -141,6 +141,36 @@ def test_an_array_held_by_the_user_survives(say):
   say(value_of(held), *tree(net))
 
 
+class Keyed(nnx.Module):
+  def __init__(self):
+    self.key = nnx.Variable(jax.random.key(0))
+    self.value = nnx.Param(X)
+
+
+@pytest.mark.parametrize('holds', ['nothing', 'key', 'data'])
+def test_typed_keys(say, holds):
+  """A key that stays is taken from nobody by a donation, whether the key or its data is held."""
+  net, names = Keyed(), Names()
+
+  @nnx.jit
+  def step(net):
+    net.value[...] += 1
+    return jax.random.uniform(net.key.get_raw_value())
+
+  repeated(step, net)
+  key = net.key.get_raw_value()
+  held = {'nothing': None, 'key': key, 'data': jax.random.key_data(key)}[holds]
+  if holds == 'data':
+    held = key._base_array
+  del key
+  for _ in range(3):
+    say(value_of(step(net)), *tree(net, names))
+  nnx.jit(lambda net: net.value[...], donate_argnums=0)(net)
+  say(value_of(held), *tree(net, names))
+  net.key.get_raw_value().delete()
+  say(error_of(step, net).split('\n')[0])
+
+
 @pytest.mark.parametrize('part', ['kernel', 'bias'])
 def test_deleted(say, part):
   """An array that stays and was deleted is refused, whether the program uses it or not."""
@@ -688,6 +718,55 @@ def test_plans_keep_nothing_alive(say):
   net = model()
   repeated(step, net, X)
   say(*tree(net))
+
+
+def test_cached_partial_keeps_nothing_alive(say):
+  step, net = nnx.jit(trained), model()
+  call = nnx.cached_partial(step, net)
+  for _ in range(4):
+    call(X)
+  planned(step)
+  references = [weakref.ref(part) for part in (net, net.layers[0].kernel.get_raw_value())]
+  del net, call
+  gc.collect()
+  say([reference() is None for reference in references])
+
+
+def test_the_limit_of_plans(say):
+  step, nets = nnx.jit(trained), [model() for _ in range(3)]
+  limit = graph_fast.plan_limit()
+  try:
+    for n in (1, 0, 2):
+      graph_fast.plan_limit(n)
+      for _ in range(3):
+        for net in nets:
+          say(value_of(step(net, X)))
+    say(error_of(graph_fast.plan_limit, -1), graph_fast.plan_limit())
+  finally:
+    graph_fast.plan_limit(limit)
+
+
+def test_the_report(say):
+  @nnx.jit
+  def reported(net, x):
+    return trained(net, x)
+
+  net = model()
+  graph_fast.reset()
+  for i in range(6):
+    if i == 4:
+      net.layers[1].name = 'another'
+    reported(net, X)
+  rows = [row for row in graph_fast.report().functions if row.name.endswith('reported')]
+  if graph_fast.twin() == 'compiled':
+    (row,) = rows
+    assert (row.calls, row.by_plan, row.general) == (6, 3, 3), row
+    assert list(row.reasons) == [
+      'net.layers[1].name: not the object that was there before'
+    ], row.reasons
+    assert 'hold on to one object' in str(graph_fast.report())
+  graph_fast.reset()
+  assert not [row for row in graph_fast.report().functions if row.name.endswith('reported')]
 
 
 def test_many_short_lived_models(say):

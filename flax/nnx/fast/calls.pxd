@@ -30,6 +30,8 @@ cdef class Settled:
   cdef list definitions        # what the whole program gives for the nodes
   cdef list changed            # leaves that are replaced, in the order of the output
   cdef list kept               # leaves that stay
+  cdef list keys               # those of them that are typed keys
+  cdef list unused             # those of them that the program does not look at
   cdef list refs               # weak references to the arrays that stay, which were found to be fit
   cdef bint loose              # whether those are committed to no device
   cdef list world              # jax's configuration then
@@ -46,13 +48,15 @@ cdef class Planned:
   cdef tuple arguments         # an Argument for each, positional ones first
   cdef tuple names             # of the keyword ones
   cdef list graphdefs          # of each root
-  cdef object cache            # the static cache of `cached_partial` that it is for
+  cdef list root_names         # of the arguments that they are in
+  cdef object cache            # a weak reference to the static cache of `cached_partial` that it is for
   cdef list settled            # the latest few
   cdef Settled expected
   cdef bint whole              # whether the whole program has to run: arrays on several devices, say
 
   cdef bint fits(self, tuple args, dict kwargs, object cache) except -1
   cdef tuple built(self, tuple args, dict kwargs, list nodes)
+  cdef str words(self, Py_ssize_t step)
   cdef Settled known(self, Record record, list definitions)
 
 
@@ -61,20 +65,21 @@ cdef class Site:
   cdef readonly Program program
   cdef readonly object name
   cdef list plans              # the latest first
+  cdef list parameters         # their names, once asked for
   cdef readonly Py_ssize_t calls, fast, unused
   cdef readonly dict reasons   # why a call went the general way: {words: times}
   cdef object __weakref__
 
   cdef int count(self, str why) except -1
   cdef Planned planned(self, tuple args, dict kwargs, tuple pure_args, dict pure_kwargs, object cache)
-  cdef bint agrees(self, Plan plan, list lists) except -1
+  cdef bint agrees(self, Planned planned, list lists) except -1
+  cdef object parameter(self, Py_ssize_t i)
   cdef int settle(
     self, Planned planned, Record record, list definitions, object args, object kwargs
   ) except -1
   cdef int keep(self, Planned planned, Settled settled) except -1
   cdef object by_plan(self, object jit, tuple args, dict kwargs, object cache)
   cdef Planned fitting(self, tuple args, dict kwargs, object cache)
-  cdef str disturbed(self, Planned planned, Py_ssize_t step)
   cdef object flown(
     self, object jit, Planned planned, tuple args, dict kwargs, object cache, list lists, list owners
   )

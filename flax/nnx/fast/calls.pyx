@@ -6,7 +6,7 @@ compiled walks. A plan is used once a general call was seen to leave the objects
 them, so that the walks it replaces would have changed nothing but arrays.
 """
 import inspect
-import sys
+import logging
 import weakref
 
 import jax
@@ -21,8 +21,8 @@ from flax.nnx.fast.flights cimport Flight, land, take_off
 from flax.nnx.fast.graphtypes cimport NodeDef, NodeRef, VariableDef, same_objects
 from flax.nnx.fast.kinds cimport TypeInfo, info_of
 from flax.nnx.fast.plans cimport Plan, recorded, why_not
-from flax.nnx.fast.programs cimport NodeStates, Outcome, Program, Record, Split
-from flax.nnx.fast.programs cimport at_top_level, filled_in, plain_states, same_list, states_in, uniform
+from flax.nnx.fast.programs cimport NodeStates, Outcome, Record, Split, alone, at_top_level
+from flax.nnx.fast.programs cimport filled_in, plain_states, same_list, states_in, uniform
 
 cdef extern from "Python.h":
   Py_ssize_t Py_REFCNT(PyObject* o) noexcept
@@ -38,6 +38,8 @@ cdef Py_ssize_t plans_kept = 8   # for each site
 cdef object graph_context, update_context, is_deleted, tree_unflatten = jax.tree.unflatten
 cdef list settings = []   # what of jax's configuration decides where a program runs
 cdef object MISS = object()
+# At INFO, each reason for a call that was not by plan, once for each function.
+cdef object LOG = logging.getLogger('flax.nnx.fast')
 cdef object sites = weakref.WeakSet()
 
 
@@ -155,8 +157,11 @@ cdef Argument parts_of(
 # ---- what comes back ----
 
 cdef bint has_states(object x) except -1:
-  is_states = lambda leaf: type(leaf) is NodeStates
   return any([is_states(leaf) for leaf in jax.tree.leaves(x, is_leaf=is_states)])
+
+
+def is_states(x):
+  return type(x) is NodeStates
 
 
 cdef bint mirrors(object before, object after) except -1:
@@ -202,6 +207,7 @@ cdef class Settled:
       if source != k and source >= 0:
         return False
       (self.changed if source < 0 else self.kept).append(k)
+    self.unused = [k for k in self.kept if record.unused is None or k in record.unused]
     return True
 
   cdef int vouch(self, list arrays) except -1:
@@ -209,7 +215,9 @@ cdef class Settled:
     for k in self.kept:
       array = arrays[<Py_ssize_t>k]
       self.refs.append(PyWeakref_NewRef(array, None))
-      self.loose = self.loose or not array._committed
+      self.loose = self.loose or loose(array)
+      if type(array) is upstream.KeyArray:
+        self.keys.append(k)
     self.world = [setting.value for setting in settings]
     return 0
 
@@ -229,8 +237,13 @@ cdef class Settled:
   cdef bint undisturbed(self, list arrays, tuple args, dict kwargs) except -1:
     """Whether nothing else would make the program give the arrays that stay back otherwise."""
     cdef Py_ssize_t i
-    for k in self.kept:   # the program may not use it, and then jax does not look
-      if is_deleted(arrays[<Py_ssize_t>k]):
+    for k in self.keys:
+      array = arrays[<Py_ssize_t>k]
+      if not alone(array, 2):   # in the list, and here
+        return False
+    for k in self.unused:
+      array = arrays[<Py_ssize_t>k]
+      if is_deleted(array._base_array if type(array) is upstream.KeyArray else array):
         return False
     for i in range(len(<list>settings)):
       value = (<list>settings)[i].value
@@ -267,7 +280,9 @@ cdef class Planned:
   cdef bint fits(self, tuple args, dict kwargs, object cache) except -1:
     cdef Py_ssize_t i
     cdef Py_ssize_t n = len(args)
-    if self.cache is not cache or len(self.arguments) != n + len(self.names):
+    if len(self.arguments) != n + len(self.names) or (
+      cache is not None if self.cache is None else self.cache() is not cache
+    ):
       return False
     if len(kwargs) != len(self.names) or kwargs and tuple(kwargs) != self.names:
       return False
@@ -292,6 +307,11 @@ cdef class Planned:
       named[name] = (<Argument>self.arguments[n + i]).built(kwargs[name], nodes)
     return tuple(positional), named
 
+  cdef str words(self, Py_ssize_t step):
+    """Where the last check of the plan failed: 'model.blocks[3].cfg'."""
+    cdef Py_ssize_t root = self.plan.root_of(step)
+    return f'{self.root_names[root]}{self.plan.words(step)}'
+
   cdef Settled known(self, Record record, list definitions):
     cdef Settled settled
     for settled in self.settled:
@@ -310,8 +330,10 @@ cdef class Site:
     sites.add(self)
 
   cdef int count(self, str why) except -1:
-    if why not in self.reasons and len(self.reasons) >= REASONS_KEPT:
-      why = 'more reasons than are kept'
+    if why not in self.reasons:
+      if len(self.reasons) >= REASONS_KEPT:
+        why = 'more reasons than are kept'
+      LOG.info('%s: %s', self.name, why)
     self.reasons[why] = self.reasons.get(why, 0) + 1
     return 0
 
@@ -328,39 +350,52 @@ cdef class Site:
     cdef list roots = []
     cdef list lists = []
     cdef list arguments = []
+    cdef Py_ssize_t i
     if self.unused >= UNUSED_ALLOWED or plans_kept <= 0:
       self.count('plans were made time and again and none could be used: each call brings new objects')
       return None
     planned.graphdefs = []
     planned.names = tuple(kwargs)
-    planned.cache = cache
+    planned.cache = None if cache is None else weakref.ref(cache)
     if list(kwargs) != sorted(kwargs):
-      order = sorted(kwargs)
       for value in kwargs.values():
         if not tree_passes(value, 0):
           self.count('keyword arguments that are nodes, not in alphabetical order')
           return None
-    for value, pure in zip(args, pure_args):
-      arguments.append(argument_of(value, pure, roots, planned.graphdefs, lists))
+    planned.root_names = []
+    for i in range(len(args)):
+      arguments.append(argument_of(args[i], pure_args[i], roots, planned.graphdefs, lists))
+      planned.root_names.extend([self.parameter(i)] * (len(roots) - len(planned.root_names)))
     for name in kwargs:
       arguments.append(argument_of(kwargs[name], pure_kwargs[name], roots, planned.graphdefs, lists))
+      planned.root_names.extend([name] * (len(roots) - len(planned.root_names)))
     if None in arguments or not roots:
       self.count('an argument of a kind that plans do not cover')
       return None
     planned.arguments = tuple(arguments)
     planned.plan = recorded(roots)
     if planned.plan is None:
-      self.count(f'no plan: {why_not()}')
+      self.count(why_not())
       return None
-    return planned if self.agrees(planned.plan, lists) else None
+    return planned if self.agrees(planned, lists) else None
 
-  cdef bint agrees(self, Plan plan, list lists) except -1:
+  cdef object parameter(self, Py_ssize_t i):
+    """The name of the i-th positional parameter, for words."""
+    if self.parameters is None:
+      try:
+        self.parameters = list(inspect.signature(self.program).parameters)
+      except (ValueError, TypeError):
+        self.parameters = []
+    return self.parameters[i] if i < len(self.parameters) else f'argument {i}'
+
+  cdef bint agrees(self, Planned planned, list lists) except -1:
     """Whether a plan takes the same arrays out as upstream's walk did."""
+    cdef Plan plan = planned.plan
     cdef list own = plan.blank()
     cdef list theirs = []
     cdef Py_ssize_t step = plan.check()
     if step >= 0:
-      self.count(f'{plan.words(step) or "a container"} is held by something else too')
+      self.count(f'{planned.words(step)} is held by something else too')
       return False
     plan.collect(own, None)
     for leaves in lists:
@@ -379,10 +414,10 @@ cdef class Site:
       return self.count('the function changed the structure of its arguments')
     step = plan.check()
     if step >= 0:
-      return self.count(f'{planned.plan.words(step) or "the structure"}: another object after the call')
+      return self.count(f'{planned.words(step)}: another object after the call')
     plan.collect(arrays, None)
     settled.record, settled.definitions = record, definitions
-    settled.kept, settled.refs = [], []
+    settled.kept, settled.refs, settled.keys, settled.unused = [], [], [], []
     settled.changed = list(range(plan.n_leaves))
     if record is not None and not settled.sort(record):
       return self.count('the function moved arrays between Variables')
@@ -428,7 +463,7 @@ cdef class Site:
     arrays, owners = plan.blank(), plan.blank()
     step = plan.check()
     if step >= 0:
-      self.count(self.disturbed(planned, step))
+      self.count(f'{planned.words(step)}: not the object that was there before')
       return MISS
     if not expected.standing(plan):
       self.count('an array that stays is held elsewhere too, or is a new one')
@@ -452,9 +487,6 @@ cdef class Site:
         return planned
     self.count('arguments that no plan is for')
     return None
-
-  cdef str disturbed(self, Planned planned, Py_ssize_t step):
-    return f'{planned.plan.words(step) or "the structure"}: not the object that was there before'
 
   cdef object flown(
     self, object jit, Planned planned, tuple args, dict kwargs, object cache, list lists, list owners
@@ -536,7 +568,7 @@ cdef class Site:
     """Upstream's call, step by step; a plan is noted on the way, and kept if it still holds after."""
     cdef Planned planned = None
     cdef Record record
-    cdef bint plannable = at_top_level()
+    cdef bint plannable = self.calls > 1 and at_top_level()   # most functions are called once
     with update_context(jit):
       pure_args, pure_kwargs = jit._get_pure_args_kwargs(args, kwargs)
       if plannable:
@@ -584,15 +616,23 @@ def all_sites() -> list:
   return list(sites)
 
 
-def set_plan_limit(limit: int) -> None:
+def plan_limit(limit):
   global plans_kept
-  plans_kept = limit
+  if limit is not None:
+    if limit < 0:
+      raise ValueError(f'the number of plans kept cannot be negative, got {limit}')
+    plans_kept = limit
+    for site in sites:
+      (<Site>site).plans = (<Site>site).plans[:limit]
+  return plans_kept
 
 
 def install(graphlib: dict) -> None:
   global graph_context, update_context, is_deleted
   from jax._src import config, mesh
   is_deleted = upstream.ArrayImpl.is_deleted
-  for name in ('default_device', 'mesh_context_manager', 'abstract_mesh_context_manager', 'device_context'):
+  for name in (
+    'default_device', 'mesh_context_manager', 'abstract_mesh_context_manager', 'device_context',
+  ):
     settings.append(getattr(config if hasattr(config, name) else mesh, name))
   graph_context, update_context = graphlib['GRAPH_CONTEXT'], graphlib['update_context']

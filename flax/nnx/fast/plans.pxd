@@ -63,6 +63,7 @@ cdef class Plan:
   cdef int store(self, Py_ssize_t leaf, object value, object owner) except -1
   cdef bint fits_itself(self) except -1
   cdef str words(self, Py_ssize_t step)
+  cdef Py_ssize_t root_of(self, Py_ssize_t step) noexcept
   cdef str segment(self, Py_ssize_t step, Py_ssize_t at)
 
 

@@ -20,7 +20,8 @@ from flax.nnx.fast.children cimport sorted_items, state_mapping
 from flax.nnx.fast.graphtypes cimport reflexive
 from flax.nnx.fast.kinds cimport DEEPEST, Layout, TypeInfo, info_of, instance_dict, marks_of
 from flax.nnx.fast.kinds cimport pytree_state_metadata, registered_types
-from flax.nnx.fast.slots cimport VersionedType, has_slot, offset_of, read, store, version_of
+from flax.nnx.fast.slots cimport VersionedType, has_slot, offset_of, read, version_of
+from flax.nnx.fast.slots cimport store as store_slot
 from flax.nnx.fast.variables cimport plain_metadata
 
 cdef extern from "Python.h":
@@ -65,7 +66,7 @@ cdef bint sure(object value) except -1:
   if type(value) is float or type(value) is complex:
     return value == value
   return type(value) in SURE or (
-    isinstance(value, tuple) and type(value).__eq__ is tuple.__eq__ and type(value).__ne__ is tuple.__ne__
+    isinstance(value, tuple) and type(value).__eq__ is tuple.__eq__
   )
 
 
@@ -92,7 +93,9 @@ cdef class Recorder:
   cdef set met          # ids of nodes and Variables
   cdef Py_ssize_t containers
 
-  cdef int visit(self, object node, TypeInfo info, Py_ssize_t above, Py_ssize_t entry, int depth) except -1:
+  cdef int visit(
+    self, object node, TypeInfo info, Py_ssize_t above, Py_ssize_t entry, int depth
+  ) except -1:
     if depth > DEEPEST:
       raise Unplannable('it is nested too deeply')
     if not info.version and info.kind is not kinds.OTHER:
@@ -104,7 +107,8 @@ cdef class Recorder:
     raise Unplannable(f'{type(node).__qualname__}: {info.why or "not a node"}')
 
   cdef Py_ssize_t step(
-    self, TypeInfo info, object target, Py_ssize_t index, Py_ssize_t count, Py_ssize_t above, Py_ssize_t entry
+    self, TypeInfo info, object target, Py_ssize_t index, Py_ssize_t count, Py_ssize_t above,
+    Py_ssize_t entry,
   ) except -1:
     """Adds a step with `count` entries that are still to be noted; gives its number."""
     self.steps.append((
@@ -126,7 +130,8 @@ cdef class Recorder:
     self.held.append(value)
     if not sure(value):
       if not plain_dataclass(value, 0):
-        raise Unplannable(f'the static {type(value).__qualname__} at {key!r} compares in a way of its own')
+        cls = type(value).__qualname__
+        raise Unplannable(f'the static {cls} at {key!r} compares in a way of its own')
       self.asked.append(value)
     return self.note(at, key, value, SAME, 0)
 
@@ -142,7 +147,8 @@ cdef class Recorder:
     value, metadata = read(node, RAW_VALUE, ''), read(node, METADATA, '')
     trace_state = read(node, TRACE_STATE, '')
     if type(value) is not upstream.ArrayImpl and type(value) is not key_array:
-      raise Unplannable(f'{info.cls.__qualname__} holds a {type(value).__qualname__}, not a jax.Array')
+      held = type(value).__qualname__
+      raise Unplannable(f'{info.cls.__qualname__} holds a {held}, not a jax.Array')
     if not plain_metadata(metadata) or not at_top(trace_state):
       raise Unplannable(f'{info.cls.__qualname__} is hijax, a reference, or of another trace')
     self.met.add(id(node))
@@ -156,7 +162,9 @@ cdef class Recorder:
       self.note(at, key, item, SAME, 0)
     return 0
 
-  cdef int graph_node(self, object node, TypeInfo info, Py_ssize_t above, Py_ssize_t entry, int depth) except -1:
+  cdef int graph_node(
+    self, object node, TypeInfo info, Py_ssize_t above, Py_ssize_t entry, int depth
+  ) except -1:
     attributes = instance_dict(node)
     if type(attributes) is not dict or not reflexive(info.cls):
       raise Unplannable(f'{info.cls.__qualname__} has an unusual __dict__ or metaclass')
@@ -188,7 +196,8 @@ cdef class Recorder:
     if type(value) is upstream.ArrayImpl and owner is not None:
       return self.note(at, key, None, LEAF, self.leaf(owner, key))
     if info.kind is kinds.ARRAY or (info.kind is kinds.PLAIN and is_data):
-      raise Unplannable(f'a {type(value).__qualname__} at {key!r} is an array or number outside a Variable')
+      held = type(value).__qualname__
+      raise Unplannable(f'a {held} at {key!r} is an array or number outside a Variable')
     if info.kind is kinds.PLAIN or info.kind is kinds.NONE:
       return self.static(at, key, value)
     if info.kind is kinds.GRAPH or info.kind is kinds.VARIABLE:
@@ -355,12 +364,10 @@ cdef inline PyObject* at_offset(PyObject* o, Py_ssize_t offset) noexcept:
   return (<PyObject**>(<char*>o + offset))[0]
 
 
-
 cdef inline bint is_leaf_array(PyObject* value) noexcept:
   return (
     Py_TYPE(value) is <PyTypeObject*>upstream.ArrayImpl or Py_TYPE(value) is <PyTypeObject*>key_array
   )
-
 
 cdef class Plan:
   def __cinit__(self):
@@ -539,7 +546,7 @@ cdef class Plan:
   cdef int store(self, Py_ssize_t leaf, object value, object owner) except -1:
     """Puts an array where the leaf's old one was; whoever calls still holds the old one."""
     if self.names[leaf] is NULL:
-      store(owner, RAW_VALUE, value)
+      store_slot(owner, RAW_VALUE, value)
       return 0
     return PyDict_SetItem(instance_dict(owner), <object>self.names[leaf], value)
 
@@ -554,6 +561,12 @@ cdef class Plan:
       step = self.steps[step].above
       path = self.segment(step, at) + path
     return path
+
+  cdef Py_ssize_t root_of(self, Py_ssize_t step) noexcept:
+    """Which root a step lies under."""
+    while self.steps[step].above >= 0:
+      step = self.steps[step].above
+    return self.steps[step].entry
 
   cdef str segment(self, Py_ssize_t step, Py_ssize_t at):
     cdef Entry* entry = &self.entries[at]

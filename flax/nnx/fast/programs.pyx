@@ -21,12 +21,11 @@ from flax.nnx.fast.flights cimport ground, land, take_off
 
 cdef extern from "Python.h":
   Py_ssize_t Py_REFCNT(PyObject* o) noexcept
-  PyObject* raw_list_item "PyList_GET_ITEM"(PyObject*, Py_ssize_t) noexcept
 
 cdef enum:
   TRACES_KEPT = 8   # of whole programs, for each function
 
-cdef object trace_ctx, eval_trace, mesh_lib
+cdef object current, eval_trace, mesh_lib   # `current.value`: the trace of this thread
 cdef object tree_flatten = jax.tree.flatten, tree_unflatten = jax.tree.unflatten
 cdef object SingleDevice = jax.sharding.SingleDeviceSharding
 cdef tuple SCALARS = (int, float, bool, complex)
@@ -89,15 +88,32 @@ def outcome_unflatten(record, children):
 
 cdef bint at_top_level() except -1:
   """Whether no trace is under way in this thread."""
-  return trace_ctx.trace is eval_trace
+  return current.value is eval_trace
 
 
 cdef bint keepable(object tracer) except -1:
-  """Whether an input is a plain array, no typed key and no reference."""
-  if not isinstance(tracer, jax_core.Tracer):
+  """Whether an input is a plain array or a typed key, and no reference."""
+  if not isinstance(tracer, jax_core.Tracer) or type(tracer.aval) is not jax_core.ShapedArray:
     return False
-  aval = tracer.aval
-  return type(aval) is jax_core.ShapedArray and not jax.dtypes.issubdtype(aval.dtype, jax.dtypes.extended)
+  dtype = tracer.aval.dtype
+  return (
+    not jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+    or jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+  )
+
+
+cdef bint alone(object array, Py_ssize_t holders) except -1:
+  """Whether nobody holds an array but its Variable and `holders` more, known to the caller.
+
+  A typed key is a Python object around its data, an array of its own.
+  """
+  cdef object data
+  if Py_REFCNT(<PyObject*>array) != 1 + holders:
+    return False
+  if type(array) is upstream.KeyArray:
+    data = array._base_array   # held by the key and by us
+    return type(data) is upstream.ArrayImpl and Py_REFCNT(<PyObject*>data) == 2
+  return type(array) is upstream.ArrayImpl
 
 
 cdef bint all_values(list leaves) except -1:
@@ -205,6 +221,22 @@ class NotPlain(Exception):
   """The arguments need upstream's own program."""
 
 
+cdef object numbered(object x, list count):
+  """The same with each leaf of the Splits replaced by its number, and each other leaf by -1."""
+  cls = type(x)
+  if cls is Split:
+    first = count[0]
+    count[0] += len((<Split>x).leaves)
+    return Split((<Split>x).graphdef, list(range(first, count[0])))
+  if cls is tuple:
+    return tuple([numbered(item, count) for item in <tuple>x])
+  if cls is list:
+    return [numbered(item, count) for item in <list>x]
+  if cls is dict:
+    return {key: numbered(x[key], count) for key in sorted(<dict>x)}
+  return jax.tree.map(lambda leaf: -1, x)
+
+
 cdef object restored(object x, list splits):
   """The reverse of `swapped`, in the same order."""
   cls = type(x)
@@ -231,7 +263,9 @@ cdef class Placement:
     if cls is upstream.KeyArray:
       return self.add(value._base_array)
     if cls is not upstream.ArrayImpl:
-      return cls in SCALARS or cls in NO_ARRAYS or cls is upstream.ndarray or isinstance(value, np.generic)
+      return (
+        cls in SCALARS or cls in NO_ARRAYS or cls is upstream.ndarray or isinstance(value, np.generic)
+      )
     sharding = value.sharding
     if type(sharding) is not SingleDevice or value.is_deleted():
       return False
@@ -271,9 +305,9 @@ cdef bint uniform(list lists, list others) except -1:
   for other in others:
     if not rest.add(other):
       return False
-  if nodes.loose and (nodes.committed or rest.committed or jax.config.jax_default_device is not None):
+  if nodes.loose and (nodes.committed or rest.committed):
     return False
-  return no_mesh()
+  return no_mesh() and (not nodes.loose or jax.config.jax_default_device is None)
 
 
 cdef bint no_mesh() except -1:
@@ -317,11 +351,16 @@ class Traced:
 cdef class Program:
   """Stands where upstream has its `jitted_fn`, and is called as that is."""
 
-  def __init__(self, full, shared, pure, options, static_args):
-    self.full, self.pure, self.static_args, self.traces = full, pure, static_args, []
+  def __init__(self, full, pure, options):
+    self.full, self.pure, self.options, self.traces = full, pure, options, []
     functools.update_wrapper(self, full, updated=())
     self.__wrapped__ = full.__wrapped__
-    self.outer = None if options is None else jax.jit(Traced(shared, pure), **options)
+
+  cdef bint prunes(self) except -1:
+    """Whether there is a program that leaves out what is untouched; it is made when first asked for."""
+    if self.outer is None and self.options is not None:
+      self.outer = jax.jit(Traced(self.full.__wrapped__, self.pure), **self.options)
+    return self.outer is not None
 
   def __call__(self, *args, **kwargs):
     return self.run(args, kwargs)[1:]
@@ -341,7 +380,7 @@ cdef class Program:
     """(record or None, args_out, kwargs_out, out): what upstream's program gives for these."""
     cdef list splits = []
     cdef list others = []
-    if self.outer is None or not at_top_level():
+    if not at_top_level() or not self.prunes():
       return self.run_whole(args, kwargs)
     try:
       outer_args, outer_kwargs = swapped((args, kwargs), splits, others)
@@ -358,6 +397,7 @@ cdef class Program:
     if len(outs) == 3:
       return (None, *outs)
     outcome, out = outs
+    self.note_unused((<Outcome>outcome).record, outer_args, outer_kwargs)
     return ((<Outcome>outcome).record, *whole(outcome, splits, True), out)
 
   cdef tuple run_whole(self, tuple args, dict kwargs):
@@ -370,10 +410,9 @@ cdef class Program:
   def traced(self, args, kwargs):
     """What upstream's function gives for tracers."""
     ground()
-    result = self.pure(*args, **kwargs) if self.outer is None else self.replay(args, kwargs)
-    self.traces.insert(0, (
-      [one._graphdef for one in states_in(result[:2])], [one._graphdef for one in states_in((args, kwargs))],
-    ))
+    result = self.replay(args, kwargs) if self.prunes() else self.pure(*args, **kwargs)
+    before, after = states_in((args, kwargs)), states_in(result[:2])
+    self.traces.insert(0, ([one._graphdef for one in after], [one._graphdef for one in before]))
     del self.traces[TRACES_KEPT:]
     return result
 
@@ -406,8 +445,28 @@ cdef class Program:
     outcome, out = outs
     return (*whole(outcome, splits, False), out)
 
+  cdef int note_unused(self, Record record, tuple args, dict kwargs) except -1:
+    """Notes which leaves the program does not use: jax does not look whether those were deleted."""
+    cdef list places
+    if record.unused is not None:
+      return 0
+    record.unused = set(record.sources)
+    if jax.config.jax_check_tracer_leaks:   # jax would trace again
+      return 0
+    positional, named = numbered((args, kwargs), [0])
+    places = jax.tree.leaves(self.dynamic(positional, named))
+    jaxpr = self.outer.trace(*args, **kwargs).jaxpr.jaxpr
+    if len(jaxpr.invars) != len(places):
+      return 0
+    used = {id(x) for equation in jaxpr.eqns for x in equation.invars}
+    used.update([id(x) for x in jaxpr.outvars])
+    record.unused = {k for k, var in zip(places, jaxpr.invars) if id(var) not in used}
+    return 0
+
   cdef object dynamic(self, tuple args, dict kwargs):
-    positions, names = self.static_args
+    positions, names = static_args_of(
+      self.full, self.options['static_argnums'], self.options['static_argnames']
+    )
     positions = {at % len(args) for at in positions if -len(args) <= at < len(args)}
     return (
       tuple([x for i, x in enumerate(args) if i not in positions]),
@@ -431,7 +490,7 @@ cdef list filled_in(Outcome outcome, list splits, bint concrete):
   cdef list at = []
   cdef list places = []
   cdef list leaves
-  cdef PyObject* leaf
+  cdef object leaf
   cdef Py_ssize_t i, k, source
   changed = iter(outcome.leaves)
   for split in splits:
@@ -443,32 +502,35 @@ cdef list filled_in(Outcome outcome, list splits, bint concrete):
       carried.append(next(changed))
       continue
     leaves, k = places[source]
-    leaf = raw_list_item(<PyObject*>leaves, k)
-    # Held by its Variable and by the list of leaves, if by nobody else.
-    if concrete and (Py_REFCNT(leaf) != 2 or type(<object>leaf) is not upstream.ArrayImpl):
-      shared.append(<object>leaf)
+    leaf = leaves[k]
+    if concrete and not alone(leaf, 2):   # in the list of leaves, and here
+      shared.append(leaf)
       at.append(i)
-    carried.append(<object>leaf)
+    carried.append(leaf)
   if shared:
     for i, copy in zip(at, fresh(shared)):
       carried[i] = copy
   return carried
 
 
-def static_args_of(fun, nums, names):
+cdef tuple listed(object given):
+  return () if given is None else (given,) if isinstance(given, (int, str)) else tuple(given)
+
+
+cdef tuple static_args_of(object fun, object nums, object names):
   """Which arguments jax takes as static, by position and by name."""
   from jax._src.api_util import infer_argnums_and_argnames
   try:
     signature = inspect.signature(fun)
   except (ValueError, TypeError):   # jax asks no signature then either
-    return tuple(nums or ()), tuple(names or ())
+    return listed(nums), listed(names)
   return infer_argnums_and_argnames(signature, nums, names)
 
 
 def install(node_states) -> None:
-  global NodeStates, trace_ctx, eval_trace, mesh_lib
+  global NodeStates, current, eval_trace, mesh_lib
   from jax._src import core, mesh
-  NodeStates, mesh_lib = node_states, mesh
-  trace_ctx, eval_trace = core.trace_ctx, core.eval_trace
+  NodeStates, mesh_lib, eval_trace = node_states, mesh, core.eval_trace
+  current = core.trace_state_strong_ref
   jax.tree_util.register_pytree_with_keys(Split, split_with_keys, split_unflatten, split_flatten)
   jax.tree_util.register_pytree_node(Outcome, outcome_flatten, outcome_unflatten)
