@@ -1,4 +1,4 @@
-# make demo, make test: all the set-up on a fresh machine. PYTHON=... chooses the Python; otherwise
+# make demo, make test, make bench: all the set-up on a fresh machine. PYTHON=... chooses the Python; otherwise
 # the newest that is found. Environments lie in .venv/, one for each purpose, Python and jax.
 PYTHON ?= $(shell sh fork/find_python.sh)
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
@@ -23,6 +23,9 @@ python:
 
 demo: python $(DEMO)/.installed
 	$(DEMO)/bin/python benchmarks/demo.py
+
+bench: python $(DEMO)/.installed
+	$(DEMO)/bin/python benchmarks/bench.py
 
 test: python lint $(ENV)/.installed
 	$(MAKE) --no-print-directory unit upstream PYTHON=$(PYTHON)

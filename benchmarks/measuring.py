@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import statistics
 import subprocess
 import sys
 import time
@@ -32,6 +33,23 @@ def best_of_rounds(calls: dict[str, Call], rounds: int = 7, budget: float = 0.05
     for name, call in calls.items():
       best[name] = min(best[name], _timed(call, repeats[name]) * 1e6)
   return best
+
+
+def rounds(calls: dict[str, Call], rounds: int, budget: float) -> dict[str, dict[str, float]]:
+  """Microseconds a call: best, median and worst of the rounds, in which the calls take turns."""
+  taken: dict[str, list[float]] = {name: [] for name in calls}
+  repeats = {}
+  for name, call in calls.items():
+    for _ in range(5):
+      jax.block_until_ready(call())
+    repeats[name] = max(3, int(budget / _timed(call, 3)))
+  for _ in range(rounds):
+    for name, call in calls.items():
+      taken[name].append(_timed(call, repeats[name]) * 1e6)
+  return {
+    name: {'best': min(us), 'median': statistics.median(us), 'worst': max(us)}
+    for name, us in taken.items()
+  }
 
 
 def _timed(call: Call, repeats: int) -> float:

@@ -172,6 +172,26 @@ def test_typed_keys(say, holds):
 
 
 @pytest.mark.parametrize('part', ['kernel', 'bias'])
+def test_two_functions_take_turns(say, part):
+  """One changes what the other leaves: new arrays come in the place of those that stay."""
+  net, names, step, look = model(), Names(), nnx.jit(trained), nnx.jit(looked)
+  for i in range(8):
+    say(value_of(step(net, X)), value_of(look(net, X)), *tree(net, names))
+    if i == 5:
+      planned(look)
+      getattr(net.layers[0], part).set_value(jnp.ones(2) * 4)
+      held = getattr(net.layers[0], part).get_raw_value()
+    if i == 6:
+      getattr(net.layers[0], part).get_raw_value().delete()
+      say(error_of(look, net, X).split('\n')[0])
+      getattr(net.layers[0], part).set_value(jax.device_put(X, jax.devices()[1]))
+      say(error_of(look, net, X).split('\n')[0], where(net))
+      getattr(net.layers[0], part).set_value(held)
+  nnx.jit(lambda net: net(X), donate_argnums=0)(net)
+  say(value_of(held))
+
+
+@pytest.mark.parametrize('part', ['kernel', 'bias'])
 def test_deleted(say, part):
   """An array that stays and was deleted is refused, whether the program uses it or not."""
   net, look = model(), nnx.jit(looked)
@@ -853,3 +873,42 @@ def test_shared_parts_and_cycles(say):
     step(net)
     say(*tree(net, names))
   planned(step)
+
+
+class Deep(nnx.Module):
+  def __init__(self):
+    rngs = nnx.Rngs(0)
+    self.conv = nnx.Conv(1, 4, (3, 3), rngs=rngs)
+    self.norm = nnx.BatchNorm(4, rngs=rngs)
+    self.attention = nnx.MultiHeadAttention(2, 4, decode=False, rngs=rngs)
+    self.out = nnx.Linear(4, 3, rngs=rngs)
+
+  def __call__(self, x):
+    x = nnx.gelu(self.norm(self.conv(x))).reshape(x.shape[0], -1, 4)
+    return jax.nn.softmax(self.out(self.attention(nnx.LayerNorm(4, rngs=nnx.Rngs(1))(x))).mean(1))
+
+
+def bits(tree) -> list[str]:
+  return [np.asarray(leaf).tobytes().hex() for leaf in jax.tree.leaves(tree)]
+
+
+@pytest.mark.parametrize('frozen', [False, True])
+def test_bit_for_bit(say, frozen):
+  """Values of a program with fewer results are those of the whole one."""
+  net = Deep()
+  x = jax.random.normal(jax.random.key(1), (5, 8, 8, 1))
+  optimizer = nnx.Optimizer(net, optax.adam(1e-2), wrt=nnx.PathContains('out') if frozen else nnx.Param)
+
+  @nnx.jit
+  def train(net, optimizer, x):
+    wrt = nnx.DiffState(0, nnx.PathContains('out') if frozen else nnx.Param)
+    loss, grads = nnx.value_and_grad(lambda net: -jnp.log(net(x)[:, 0]).mean(), argnums=wrt)(net)
+    optimizer.update(net, grads)
+    return loss
+
+  look = nnx.jit(lambda net, x: net(x))
+  for _ in range(5):
+    say(bits(train(net, optimizer, x)), bits(look(net, x)))
+  say(bits(nnx.state(net, nnx.Param)), bits(nnx.state(optimizer, nnx.OptState)))
+  planned(train)
+  planned(look)

@@ -33,12 +33,15 @@ cdef class Settled:
   cdef list keys               # those of them that are typed keys
   cdef list unused             # those of them that the program does not look at
   cdef list refs               # weak references to the arrays that stay, which were found to be fit
+  cdef object sharding         # of them all
+  cdef list layouts            # of each
   cdef bint loose              # whether those are committed to no device
   cdef list world              # jax's configuration then
 
   cdef bint sort(self, Record record) except -1
   cdef int vouch(self, list arrays) except -1
   cdef bint standing(self, Plan plan) noexcept
+  cdef bint refit(self, list arrays) except -1
   cdef bint undisturbed(self, list arrays, tuple args, dict kwargs) except -1
 
 

@@ -218,6 +218,11 @@ cdef class Settled:
       self.loose = self.loose or loose(array)
       if type(array) is upstream.KeyArray:
         self.keys.append(k)
+        if k not in self.unused:   # jax words it otherwise where it looks itself
+          self.unused.append(k)
+      data = data_of(array)
+      self.sharding = data.sharding
+      self.layouts.append(data._pjrt_layout)
     self.world = [setting.value for setting in settings]
     return 0
 
@@ -234,6 +239,31 @@ cdef class Settled:
         return False
     return True
 
+  cdef bint refit(self, list arrays) except -1:
+    """Whether arrays that came in the place of those that stayed are as fit as they were.
+
+    Another function's call has changed them, say. Where they are, they are noted instead.
+    """
+    cdef Py_ssize_t i
+    for i in range(PyList_GET_SIZE(self.kept)):
+      array = arrays[<Py_ssize_t>self.kept[i]]
+      if not alone(array, 2):   # in the list, and here
+        return False
+      if (<PyWeakReference*>self.refs[i]).wr_object is <PyObject*>array:
+        continue
+      data = data_of(array)
+      if is_deleted(data):
+        return False
+      sharding, layout = data.sharding, data._pjrt_layout
+      if sharding is not self.sharding and sharding != self.sharding:
+        return False
+      if layout is not self.layouts[i] and layout != self.layouts[i]:
+        return False
+      if data._committed == self.loose:
+        return False
+      self.refs[i] = PyWeakref_NewRef(array, None)
+    return True
+
   cdef bint undisturbed(self, list arrays, tuple args, dict kwargs) except -1:
     """Whether nothing else would make the program give the arrays that stay back otherwise."""
     cdef Py_ssize_t i
@@ -241,9 +271,8 @@ cdef class Settled:
       array = arrays[<Py_ssize_t>k]
       if not alone(array, 2):   # in the list, and here
         return False
-    for k in self.unused:
-      array = arrays[<Py_ssize_t>k]
-      if is_deleted(array._base_array if type(array) is upstream.KeyArray else array):
+    for k in self.unused:   # jax does not look at these
+      if is_deleted(data_of(arrays[<Py_ssize_t>k])):
         return False
     for i in range(len(<list>settings)):
       value = (<list>settings)[i].value
@@ -255,6 +284,11 @@ cdef class Settled:
       if not loose(arrays[<Py_ssize_t>k]):
         return False
     return loose(args) and (not kwargs or loose(kwargs))
+
+
+cdef object data_of(object array):
+  """The array itself; of a typed key, its data."""
+  return array._base_array if type(array) is upstream.KeyArray else array
 
 
 cdef bint loose(object values) except -1:
@@ -418,6 +452,7 @@ cdef class Site:
     plan.collect(arrays, None)
     settled.record, settled.definitions = record, definitions
     settled.kept, settled.refs, settled.keys, settled.unused = [], [], [], []
+    settled.layouts = []
     settled.changed = list(range(plan.n_leaves))
     if record is not None and not settled.sort(record):
       return self.count('the function moved arrays between Variables')
@@ -454,6 +489,7 @@ cdef class Site:
     cdef Settled expected
     cdef list arrays, lists, owners
     cdef Py_ssize_t step
+    cdef bint standing
     if planned is None:
       return MISS
     plan, expected = planned.plan, planned.expected
@@ -465,10 +501,11 @@ cdef class Site:
     if step >= 0:
       self.count(f'{planned.words(step)}: not the object that was there before')
       return MISS
-    if not expected.standing(plan):
-      self.count('an array that stays is held elsewhere too, or is a new one')
-      return MISS
+    standing = expected.standing(plan)
     plan.collect(arrays, owners)
+    if not standing and not expected.refit(arrays):
+      self.count('an array that stays is held elsewhere too, or is a new one of another kind')
+      return MISS
     if expected.kept and not expected.undisturbed(arrays, args, kwargs):
       self.count('an array that stays was deleted, or lies where the program does not run')
       return MISS

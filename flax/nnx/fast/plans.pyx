@@ -10,6 +10,7 @@ import types
 import numpy as np
 
 import jax
+from flax.core import FrozenDict
 from cpython.dict cimport PyDict_SetItem
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.object cimport PyObject, PyTypeObject
@@ -40,7 +41,8 @@ cdef extern from "Python.h":
 
 cdef bint ASKS_IDENTICAL = sys.version_info >= (3, 13)   # see `slot_equal` in graphtypes
 cdef object SCALAR_META = type(jax.numpy.float32)
-cdef tuple SURE = (float, complex, tuple, list, dict, set, frozenset, np.dtype, SCALAR_META)
+# Comparing one of these with itself asks nothing of what is in it.
+cdef tuple SURE = (tuple, list, dict, set, frozenset, SCALAR_META, FrozenDict, jax.sharding.Mesh)
 cdef Py_ssize_t RAW_VALUE, METADATA, TRACE_STATE, JAX_TRACE
 cdef Py_ssize_t STATE_TRACE, STATE_INITIALIZING, STATE_SETUP
 cdef object top_level = None      # the weak reference to jax's top-level trace, as trace states hold it
@@ -65,22 +67,26 @@ cdef bint sure(object value) except -1:
     return True
   if type(value) is float or type(value) is complex:
     return value == value
-  return type(value) in SURE or (
+  return type(value) in SURE or isinstance(value, np.dtype) or (
     isinstance(value, tuple) and type(value).__eq__ is tuple.__eq__
   )
 
 
-cdef bint plain_dataclass(object value, int depth) except -1:
-  """Whether comparing it runs nothing but a dataclass's own comparison of plain fields."""
+cdef bint harmless(object value, int depth) except -1:
+  """Whether comparing it runs Flax's own code, or a dataclass's own comparison of plain fields."""
   cls = type(value)
-  equality = vars(cls).get('__eq__')
-  if depth > 20 or not dataclasses.is_dataclass(cls) or type(equality) is not types.FunctionType:
+  equality = getattr(cls, '__eq__', None)
+  if depth > 20 or type(equality) is not types.FunctionType:
+    return False
+  if str(equality.__globals__.get('__name__')).startswith('flax.'):
+    return True
+  if not dataclasses.is_dataclass(cls) or vars(cls).get('__eq__') is not equality:
     return False
   if equality.__code__.co_filename != '<string>' or not cls.__dataclass_params__.eq:
     return False
   for field in dataclasses.fields(cls):
     item = getattr(value, field.name, None)
-    if not (sure(item) or plain_dataclass(item, depth + 1)):
+    if not (sure(item) or harmless(item, depth + 1)):
       return False
   return True
 
@@ -129,7 +135,7 @@ cdef class Recorder:
   cdef int static(self, Py_ssize_t at, object key, object value) except -1:
     self.held.append(value)
     if not sure(value):
-      if not plain_dataclass(value, 0):
+      if not harmless(value, 0):
         cls = type(value).__qualname__
         raise Unplannable(f'the static {cls} at {key!r} compares in a way of its own')
       self.asked.append(value)

@@ -451,7 +451,7 @@ cdef class Program:
     if record.unused is not None:
       return 0
     record.unused = set(record.sources)
-    if jax.config.jax_check_tracer_leaks:   # jax would trace again
+    if jax.config.jax_check_tracer_leaks or jax.config.jax_disable_jit:   # jax would trace again
       return 0
     positional, named = numbered((args, kwargs), [0])
     places = jax.tree.leaves(self.dynamic(positional, named))
