@@ -18,25 +18,16 @@ Call = tp.Callable[[], tp.Any]
 
 
 def best_of_rounds(calls: dict[str, Call], rounds: int = 7, budget: float = 0.05) -> dict[str, float]:
-  """Microseconds a call: the best of `rounds` rounds, in which the calls take turns.
+  """Microseconds a call: the best of what `rounds_of` measures."""
+  return {name: us['best'] for name, us in rounds_of(calls, rounds, budget).items()}
+
+
+def rounds_of(calls: dict[str, Call], rounds: int, budget: float) -> dict[str, dict[str, float]]:
+  """Microseconds a call: best, median and worst of the rounds, in which the calls take turns.
 
   Each call is warmed up first; in a round it repeats for about `budget` seconds, and only the end
   of the round waits for the results. Garbage is collected as always.
   """
-  repeats, best = {}, {}
-  for name, call in calls.items():
-    for _ in range(3):
-      jax.block_until_ready(call())
-    once = _timed(call, 1)
-    repeats[name], best[name] = max(3, int(budget / once)), float('inf')
-  for _ in range(rounds):
-    for name, call in calls.items():
-      best[name] = min(best[name], _timed(call, repeats[name]) * 1e6)
-  return best
-
-
-def rounds(calls: dict[str, Call], rounds: int, budget: float) -> dict[str, dict[str, float]]:
-  """Microseconds a call: best, median and worst of the rounds, in which the calls take turns."""
   taken: dict[str, list[float]] = {name: [] for name in calls}
   repeats = {}
   for name, call in calls.items():

@@ -3,6 +3,7 @@
 The classes stay upstream's. `JitWrapped` gets a `jitted_fn` whose untouched arrays stay where they
 are, and a `__call__` that looks for a plan first.
 """
+import dis
 import inspect
 import sys
 
@@ -23,13 +24,10 @@ def _shared(pure_class):
   return JitFn
 
 
-def _line_of(text, function):
-  """The number of the line in `function` that has `text` in it; None where its source is not there."""
-  try:
-    lines, first = inspect.getsourcelines(function)
-  except OSError:
-    return None
-  return next((first + i for i, line in enumerate(lines) if text in line), None)
+def _line_of(name, function):
+  """The number of the first line in `function` that uses `name`; reads no source."""
+  uses = (i.positions.lineno for i in dis.get_instructions(function) if i.argval == name)
+  return next(uses, None)
 
 
 # Options under which a program gives every array back, in a place that the caller chose.
@@ -72,4 +70,4 @@ def install(compilation: dict) -> None:
   wrapped, pure_class = compilation['JitWrapped'], compilation['JitFn']
   compilation['JitFn'] = _shared(pure_class)
   wrapped.__init__ = front(_fast_init(wrapped.__init__, pure_class), wrapped.__init__)
-  wrapped.__call__ = front(calls.call, wrapped.__call__, _line_of('self.jitted_fn(', wrapped.__call__))
+  wrapped.__call__ = front(calls.call, wrapped.__call__, _line_of('jitted_fn', wrapped.__call__))

@@ -47,11 +47,6 @@ def planned(step) -> None:
     assert step._fast_site.fast, step._fast_site.reasons
 
 
-def not_planned(step) -> None:
-  if graph_fast.twin() == 'compiled':
-    assert not step._fast_site.fast
-
-
 def trained(net, x):
   net.layers[0].kernel[...] += 1
   return net(x)
@@ -59,6 +54,18 @@ def trained(net, x):
 
 def looked(net, x):
   return x * net.layers[0].kernel[...] + net.layers[1].kernel[...].sum()
+
+
+def counted():
+  """`trained`, jitted, and a list that each trace adds to."""
+  traces = []
+
+  @nnx.jit
+  def step(net, x):
+    traces.append(1)
+    return trained(net, x)
+
+  return step, traces
 
 
 STEPS = {'trained': trained, 'looked': looked}
@@ -638,14 +645,7 @@ def test_stages(say):
 
 
 def test_without_jit(say):
-  net, traces = model(), []
-
-  @nnx.jit
-  def step(net, x):
-    traces.append(1)
-    net.layers[0].kernel[...] += 1
-    return net(x)
-
+  net, (step, traces) = model(), counted()
   repeated(step, net, X)
   with jax.disable_jit():
     for _ in range(3):
@@ -655,14 +655,7 @@ def test_without_jit(say):
 
 
 def test_caches_cleared(say):
-  net, traces = model(), []
-
-  @nnx.jit
-  def step(net, x):
-    traces.append(1)
-    net.layers[0].kernel[...] += 1
-    return net(x)
-
+  net, (step, traces) = model(), counted()
   repeated(step, net, X)
   jax.clear_caches()
   for _ in range(4):
@@ -790,13 +783,7 @@ def test_the_report(say):
 
 
 def test_many_short_lived_models(say):
-  traces = []
-
-  @nnx.jit
-  def step(net, x):
-    traces.append(1)
-    return trained(net, x)
-
+  step, traces = counted()
   total = 0.0
   for i in range(200):
     net = model()

@@ -22,7 +22,8 @@ from flax.nnx.fast.graphtypes cimport NodeDef, NodeRef, VariableDef, same_object
 from flax.nnx.fast.kinds cimport TypeInfo, info_of
 from flax.nnx.fast.plans cimport Plan, recorded, why_not
 from flax.nnx.fast.programs cimport NodeStates, Outcome, Record, Split, alone, at_top_level
-from flax.nnx.fast.programs cimport filled_in, plain_states, same_list, states_in, uniform
+from flax.nnx.fast.programs cimport filled_in, has_states, plain_states, same_list, states_in
+from flax.nnx.fast.programs cimport uniform
 
 cdef extern from "Python.h":
   Py_ssize_t Py_REFCNT(PyObject* o) noexcept
@@ -156,14 +157,6 @@ cdef Argument parts_of(
 
 # ---- what comes back ----
 
-cdef bint has_states(object x) except -1:
-  return any([is_states(leaf) for leaf in jax.tree.leaves(x, is_leaf=is_states)])
-
-
-def is_states(x):
-  return type(x) is NodeStates
-
-
 cdef bint mirrors(object before, object after) except -1:
   """Whether each node and leaf of `after` is the one of `before` in the same place."""
   if len(before.nodes) != len(after.nodes) or len(before.attributes) != len(after.attributes):
@@ -294,10 +287,8 @@ cdef object data_of(object array):
 cdef bint loose(object values) except -1:
   """Whether no array in a tree of lists, tuples and dicts is committed to a device."""
   cls = type(values)
-  if cls is upstream.ArrayImpl:
-    return not values._committed
-  if cls is upstream.KeyArray:
-    return not values._base_array._committed
+  if cls is upstream.ArrayImpl or cls is upstream.KeyArray:
+    return not data_of(values)._committed
   if cls is dict:
     values = (<dict>values).values()
   elif cls is not list and cls is not tuple:

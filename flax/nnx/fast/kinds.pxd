@@ -51,6 +51,9 @@ cdef class TypeInfo:
   cdef Layout layout_of(self, dict attributes)
 
 
+# Where a PytreeState keeps its slots; set once its class was looked at.
+cdef Py_ssize_t STATE_TRACE, STATE_INITIALIZING, STATE_SETUP
+
 cdef Py_ssize_t registered_types() noexcept       # how many, in all registries
 cdef TypeInfo info_of(object value)
 cdef TypeInfo info_of_type(object cls)

@@ -55,7 +55,6 @@ cdef dict standard_variable     # what Variable itself defined of these when it 
 cdef dict pytree_states = {}    # (initializing, is_setup) -> metadata, four at most
 cdef dict makers = {}           # id of such metadata, or of a named tuple's -> (metadata, maker)
 cdef object PytreeState = None
-cdef Py_ssize_t STATE_TRACE, STATE_INITIALIZING, STATE_SETUP
 
 
 cdef object lookup(object cls, str name):

@@ -55,6 +55,7 @@ cdef class Plan:
   cdef bint entry_holds(self, Py_ssize_t at, PyObject* value) noexcept
   cdef bint variable_holds(self, Step* step, PyObject* node) noexcept
   cdef bint container_holds(self, Step* step) noexcept
+  cdef bint sequence_holds(self, Step* step, PyObject* value) noexcept
   cdef bint pytree_state_holds(self, Step* step, PyObject* state) noexcept
   cdef bint trusts(self, object trace_state) noexcept
   cdef list blank(self)

@@ -44,9 +44,7 @@ cdef object SCALAR_META = type(jax.numpy.float32)
 # Comparing one of these with itself asks nothing of what is in it.
 cdef tuple SURE = (tuple, list, dict, set, frozenset, SCALAR_META, FrozenDict, jax.sharding.Mesh)
 cdef Py_ssize_t RAW_VALUE, METADATA, TRACE_STATE, JAX_TRACE
-cdef Py_ssize_t STATE_TRACE, STATE_INITIALIZING, STATE_SETUP
 cdef object top_level = None      # the weak reference to jax's top-level trace, as trace states hold it
-cdef object key_array = None      # jax's class of typed keys
 cdef str reason = ''
 
 
@@ -152,7 +150,7 @@ cdef class Recorder:
       raise Unplannable(f'{info.cls.__qualname__} without a value')
     value, metadata = read(node, RAW_VALUE, ''), read(node, METADATA, '')
     trace_state = read(node, TRACE_STATE, '')
-    if type(value) is not upstream.ArrayImpl and type(value) is not key_array:
+    if type(value) is not upstream.ArrayImpl and type(value) is not upstream.KeyArray:
       held = type(value).__qualname__
       raise Unplannable(f'{info.cls.__qualname__} holds a {held}, not a jax.Array')
     if not plain_metadata(metadata) or not at_top(trace_state):
@@ -243,16 +241,12 @@ cdef class Recorder:
   cdef int pytree_state(
     self, object value, TypeInfo info, Py_ssize_t index, Py_ssize_t above, Py_ssize_t entry
   ) except -1:
-    global STATE_TRACE, STATE_INITIALIZING, STATE_SETUP
-    STATE_TRACE = offset_of(info.cls, '_trace_state')
-    STATE_INITIALIZING = offset_of(info.cls, '_initializing')
-    STATE_SETUP = offset_of(info.cls, '_is_setup')
-    if pytree_state_metadata(value) is None or not at_top(read(value, STATE_TRACE, '')):
+    if pytree_state_metadata(value) is None or not at_top(read(value, kinds.STATE_TRACE, '')):
       raise Unplannable('a Module of another trace, or with unusual flags')
     cdef Py_ssize_t me = self.step(info, None, index, 2, above, entry)
     cdef Py_ssize_t at = self.steps[me][4]
-    self.note(at, None, read(value, STATE_INITIALIZING, ''), SAME, 0)
-    return self.note(at + 1, None, read(value, STATE_SETUP, ''), SAME, 0)
+    self.note(at, None, read(value, kinds.STATE_INITIALIZING, ''), SAME, 0)
+    return self.note(at + 1, None, read(value, kinds.STATE_SETUP, ''), SAME, 0)
 
   cdef int state(
     self, object value, TypeInfo info, Py_ssize_t index, Py_ssize_t above, Py_ssize_t entry, int depth
@@ -371,9 +365,8 @@ cdef inline PyObject* at_offset(PyObject* o, Py_ssize_t offset) noexcept:
 
 
 cdef inline bint is_leaf_array(PyObject* value) noexcept:
-  return (
-    Py_TYPE(value) is <PyTypeObject*>upstream.ArrayImpl or Py_TYPE(value) is <PyTypeObject*>key_array
-  )
+  cdef PyTypeObject* cls = Py_TYPE(value)
+  return cls is <PyTypeObject*>upstream.ArrayImpl or cls is <PyTypeObject*>upstream.KeyArray
 
 cdef class Plan:
   def __cinit__(self):
@@ -472,7 +465,6 @@ cdef class Plan:
 
   cdef bint container_holds(self, Step* step) noexcept:
     cdef PyObject* value = self.found[step.index]
-    cdef Py_ssize_t i
     if <PyObject*>Py_TYPE(value) is not step.cls:
       return False
     if step.kind is kinds.PYTREE_STATE:
@@ -484,31 +476,30 @@ cdef class Plan:
       return self.items_hold(step, value, 0)
     if step.kind is kinds.STATE:
       return self.attributes_hold(step, value)
-    if step.kind is kinds.LIST:
-      if raw_list_size(value) != step.count:
-        return False
-      for i in range(step.count):
-        if not self.entry_holds(step.first + i, raw_list_item(value, i)):
-          self.failed = step.first + i
-          return False
-      return True
-    if raw_tuple_size(value) != step.count:
+    return self.sequence_holds(step, value)
+
+  cdef bint sequence_holds(self, Step* step, PyObject* value) noexcept:
+    cdef bint is_list = step.kind is kinds.LIST
+    cdef Py_ssize_t i
+    if (raw_list_size(value) if is_list else raw_tuple_size(value)) != step.count:
       return False
     for i in range(step.count):
-      if not self.entry_holds(step.first + i, raw_tuple_item(value, i)):
+      if not self.entry_holds(
+        step.first + i, raw_list_item(value, i) if is_list else raw_tuple_item(value, i)
+      ):
         self.failed = step.first + i
         return False
     return True
 
   cdef bint pytree_state_holds(self, Step* step, PyObject* state) noexcept:
-    cdef PyObject* trace_state = at_offset(state, STATE_TRACE)
+    cdef PyObject* trace_state = at_offset(state, kinds.STATE_TRACE)
     if trace_state is NULL or (
       trace_state is not <PyObject*>self.trusted and not self.trusts(<object>trace_state)
     ):
       return False
     return (
-      at_offset(state, STATE_INITIALIZING) is self.entries[step.first].value
-      and at_offset(state, STATE_SETUP) is self.entries[step.first + 1].value
+      at_offset(state, kinds.STATE_INITIALIZING) is self.entries[step.first].value
+      and at_offset(state, kinds.STATE_SETUP) is self.entries[step.first + 1].value
     )
 
   cdef bint trusts(self, object trace_state) noexcept:
@@ -588,8 +579,8 @@ cdef class Plan:
 
 def install(trace_ref: object) -> None:
   """`trace_ref`: what an opaque trace state of the top level refers to its trace with."""
-  global RAW_VALUE, METADATA, TRACE_STATE, JAX_TRACE, top_level, key_array
-  top_level, key_array = trace_ref, upstream.KeyArray
+  global RAW_VALUE, METADATA, TRACE_STATE, JAX_TRACE, top_level
+  top_level = trace_ref
   RAW_VALUE = offset_of(upstream.Variable, '_raw_value')
   METADATA = offset_of(upstream.Variable, '_var_metadata')
   TRACE_STATE = offset_of(upstream.Variable, '_trace_state')

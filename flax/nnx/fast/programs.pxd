@@ -45,5 +45,6 @@ cdef bint uniform(list lists, list others) except -1
 cdef bint at_top_level() except -1
 cdef bint alone(object array, Py_ssize_t holders) except -1
 cdef list states_in(object carried)       # the NodeStates in lists, tuples and dicts, in jax's order
+cdef bint has_states(object x) except -1  # whether there are any, anywhere in a pytree
 cdef bint same_list(list a, list b) noexcept   # whether they hold the same objects
 cdef list filled_in(Outcome outcome, list splits, bint concrete)

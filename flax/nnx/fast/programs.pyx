@@ -7,6 +7,7 @@ program (`lower`, `trace`, `eval_shape`, a call under another trace) replays it.
 """
 import functools
 import inspect
+import itertools
 
 import jax
 import numpy as np
@@ -189,67 +190,64 @@ cdef bint plain_states(object states) except -1:
   )
 
 
-cdef object swapped(object x, list splits, list others):
-  """Arguments with a Split in place of each NodeStates; collects both kinds of leaves.
+cdef bint has_states(object x) except -1:
+  """Whether there are NodeStates anywhere in a pytree."""
+  return any([is_states(leaf) for leaf in jax.tree.leaves(x, is_leaf=is_states)])
 
-  Raises NotPlain where upstream's own program has to run. Looks into containers in jax's order, and
-  asks keys for theirs only where they are strings.
-  """
+
+cdef object rebuilt(object x, object visit):
+  """Lists, tuples and dicts of strings anew, in jax's order, with what `visit` gives for the rest."""
   cls = type(x)
-  if cls is NodeStates:
-    if not plain_states(x):
-      raise NotPlain
-    split = Split(x._graphdef, x.states[0])
-    splits.append(split)
-    return split
   if cls is tuple:
-    return tuple([swapped(item, splits, others) for item in <tuple>x])
+    return tuple([rebuilt(item, visit) for item in <tuple>x])
   if cls is list:
-    return [swapped(item, splits, others) for item in <list>x]
-  if cls is dict:
-    if not all([type(key) is str for key in <dict>x]):
-      raise NotPlain
-    return {key: swapped(x[key], splits, others) for key in sorted(<dict>x)}
-  leaves = jax.tree.leaves(x, is_leaf=is_states)
-  if any([type(leaf) is NodeStates for leaf in leaves]):
-    raise NotPlain
-  others.extend(leaves)
-  return x
+    return [rebuilt(item, visit) for item in <list>x]
+  if cls is dict and all([type(key) is str for key in <dict>x]):
+    return {key: rebuilt(x[key], visit) for key in sorted(<dict>x)}
+  return visit(x)
 
 
 class NotPlain(Exception):
   """The arguments need upstream's own program."""
 
 
-cdef object numbered(object x, list count):
+cdef object swapped(object x, list splits, list others):
+  """Arguments with a Split in place of each NodeStates; collects both kinds of leaves.
+
+  Raises NotPlain where upstream's own program has to run. Keys that are no strings are not compared.
+  """
+  def visit(x):
+    if type(x) is dict or (type(x) is NodeStates and not plain_states(x)):
+      raise NotPlain
+    if type(x) is NodeStates:
+      splits.append(Split(x._graphdef, x.states[0]))
+      return splits[len(splits) - 1]
+    if has_states(x):
+      raise NotPlain
+    others.extend(jax.tree.leaves(x))
+    return x
+  return rebuilt(x, visit)
+
+
+cdef object numbered(object x):
   """The same with each leaf of the Splits replaced by its number, and each other leaf by -1."""
-  cls = type(x)
-  if cls is Split:
-    first = count[0]
-    count[0] += len((<Split>x).leaves)
-    return Split((<Split>x).graphdef, list(range(first, count[0])))
-  if cls is tuple:
-    return tuple([numbered(item, count) for item in <tuple>x])
-  if cls is list:
-    return [numbered(item, count) for item in <list>x]
-  if cls is dict:
-    return {key: numbered(x[key], count) for key in sorted(<dict>x)}
-  return jax.tree.map(lambda leaf: -1, x)
+  count = itertools.count()
+
+  def visit(x):
+    if type(x) is Split:
+      return Split((<Split>x).graphdef, [next(count) for _ in (<Split>x).leaves])
+    return jax.tree.map(lambda leaf: -1, x)
+  return rebuilt(x, visit)
 
 
 cdef object restored(object x, list splits):
   """The reverse of `swapped`, in the same order."""
-  cls = type(x)
-  if cls is Split:
+  def visit(x):
+    if type(x) is not Split:
+      return x
     splits.append(x)
     return NodeStates.from_split((<Split>x).graphdef, (<Split>x).leaves)
-  if cls is tuple:
-    return tuple([restored(item, splits) for item in <tuple>x])
-  if cls is list:
-    return [restored(item, splits) for item in <list>x]
-  if cls is dict:
-    return {key: restored(x[key], splits) for key in sorted(<dict>x)}
-  return x
+  return rebuilt(x, visit)
 
 
 cdef class Placement:
@@ -453,7 +451,7 @@ cdef class Program:
     record.unused = set(record.sources)
     if jax.config.jax_check_tracer_leaks or jax.config.jax_disable_jit:   # jax would trace again
       return 0
-    positional, named = numbered((args, kwargs), [0])
+    positional, named = numbered((args, kwargs))
     places = jax.tree.leaves(self.dynamic(positional, named))
     jaxpr = self.outer.trace(*args, **kwargs).jaxpr.jaxpr
     if len(jaxpr.invars) != len(places):
