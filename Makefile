@@ -60,9 +60,7 @@ $(ENV)/.installed: $(SOURCES) $(CONSTRAINTS) tests/requirements.txt
 
 $(DEMO)/.installed: $(SOURCES) benchmarks/requirements.txt
 	$(PYTHON) -m venv $(DEMO)
-	$(DEMO)/bin/python $(PIP) install -r benchmarks/requirements.txt
-	$(DEMO)/bin/python $(PIP) install --force-reinstall --no-deps .
-	$(DEMO)/bin/python $(PIP) install .
+	$(DEMO)/bin/python $(PIP) install --no-compile -r benchmarks/requirements.txt .
 	touch $@
 
 .venv/lint/.installed: tests/requirements-lint.txt

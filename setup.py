@@ -51,7 +51,10 @@ def main() -> None:
     package_dir={'': str(built.relative_to(ROOT))},
     ext_modules=extensions.extensions(built.relative_to(ROOT)),
     cmdclass={'build_py': Copy, 'build_ext': extensions.Build},
-    options={'build': {'build_base': f'build/work-{variant}'}},
+    options={
+      'build': {'build_base': f'build/work-{variant}'},
+      'build_ext': {'parallel': extensions.jobs()},
+    },
     zip_safe=False,
   )
 

@@ -8,6 +8,7 @@ accuracies differ.
 
 import argparse
 import sys
+import typing as tp
 
 import measuring
 from matplotlib import pyplot
@@ -17,32 +18,35 @@ from rich.table import Table
 
 TWINS = tuple(measuring.SWITCH)
 FLOOR = 'jax.jit over flat leaves'
-SIZES = ((32, 32), (128, 128), (512, 512))  # batch, width
 # XLA compiles another program for another set of outputs, and may sum in another order.
 TOLERANCE = 1e-5
 
 
-def jobs() -> dict[str, tuple[str, ...]]:
-  """Title -> script and arguments; each runs on both twins."""
-  steps = {'training steps, each waited for': ('loops.py',)}
-  for batch, width in SIZES:
-    arguments = ('--asynchronous', '--batch', str(batch), '--width', str(width), '--steps', '20')
-    steps[f'asynchronous, batch {batch}, width {width}'] = ('loops.py', *arguments)
-  return {**steps, 'step time against size': ('depth.py',), 'digits': ('digits.py',)}
+JOBS = {'training loops': 'loops.py', 'step time against size': 'depth.py', 'digits': 'digits.py'}
 
 
 def measure(console: Console) -> dict[str, dict[str, dict]]:
   columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
   results: dict[str, dict[str, dict]] = {}
   with Progress(*columns, console=console) as progress:
-    task = progress.add_task('', total=len(jobs()) * len(TWINS))
-    for title, (script, *arguments) in jobs().items():
+    task = progress.add_task('', total=len(JOBS) * len(TWINS))
+    for title, script in JOBS.items():
       results[title] = {}
       for twin in TWINS:
         progress.update(task, description=f'{title} ({twin})')
-        results[title][twin] = measuring.on_twin(twin, script, *arguments)
+        results[title][twin] = measuring.on_twin(twin, script)
         progress.advance(task)
   return results
+
+
+def loop_tables(result: dict[str, dict]) -> tp.Iterator[Table]:
+  """One for steps that are waited for, one for each size for steps that are not."""
+  sizes = {twin: r['sizes'] for twin, r in result.items()}
+  for i, size in enumerate(sizes['pure']):
+    for how in ('waited', 'asynchronous')[i > 0 :]:
+      title = 'each step waited for' if how == 'waited' else 'asynchronous'
+      measured = {twin: s[size][how] for twin, s in sizes.items()}
+      yield loop_table(f'{title}, batch and width {size}', measured)
 
 
 def loop_table(title: str, result: dict[str, dict]) -> Table:
@@ -51,7 +55,7 @@ def loop_table(title: str, result: dict[str, dict]) -> Table:
   table.add_column('way')
   for heading in ('pure us', 'x floor', 'compiled us', 'x floor', 'faster'):
     table.add_column(heading, justify='right')
-  pure, compiled = (result[twin]['microseconds'] for twin in ('pure', 'compiled'))
+  pure, compiled = result['pure'], result['compiled']
   for way in pure:
     table.add_row(
       way,
@@ -67,13 +71,14 @@ def loop_table(title: str, result: dict[str, dict]) -> Table:
 def compare_losses(result: dict[str, dict]) -> list[str]:
   """What is wrong: a way that differs between the twins, or from the floor by more than rounding."""
   wrong = []
-  pure, compiled = (result[twin]['losses'] for twin in ('pure', 'compiled'))
-  for way in pure:
-    if pure[way] != compiled[way]:
-      wrong.append(f'{way}: the twins give different losses')
-    worst = max(abs(a - b) / abs(b) for a, b in zip(compiled[way], compiled[FLOOR]))
-    if worst > TOLERANCE:
-      wrong.append(f'{way}: losses differ from the floor by up to {worst:.1e}')
+  for size, measured in result['compiled']['sizes'].items():
+    pure, compiled = result['pure']['sizes'][size]['losses'], measured['losses']
+    for way in pure:
+      if pure[way] != compiled[way]:
+        wrong.append(f'{way}, size {size}: the twins give different losses')
+      worst = max(abs(a - b) / abs(b) for a, b in zip(compiled[way], compiled[FLOOR]))
+      if worst > TOLERANCE:
+        wrong.append(f'{way}, size {size}: losses differ from the floor by up to {worst:.1e}')
   return wrong
 
 
@@ -132,8 +137,8 @@ def show(results: dict[str, dict[str, dict]], console: Console) -> list[str]:
     elif title == 'step time against size':
       console.print(f'graph: {draw(result)}')
     else:
-      console.print(loop_table(title, result))
-      wrong += [f'{title}: {fault}' for fault in compare_losses(result)]
+      console.print(*loop_tables(result), sep='\n')
+      wrong += compare_losses(result)
   return wrong
 
 

@@ -1,19 +1,25 @@
 """One training step in four ways, beside the floor: plain `jax.jit` over the same leaves.
 
-  python benchmarks/loops.py [--batch 32] [--width 64] [--steps 40] [--json FILE]
+  python benchmarks/loops.py [--sizes 32 128 512] [--steps 20] [--json FILE]
 
 The model is Linear, BatchNorm, Dropout, Linear, trained by Adam, with a MultiMetric for the loss;
-the ways are those of Flax's performance guide. Prints microseconds a step in this process (set
-FLAX_NNX_FAST=0 for the pure twin), and the losses of each way from the same seed.
+the ways are those of Flax's performance guide. A size is both the batch's and the hidden layer's;
+at the first one all ways are measured, at the others `nnx.jit` and its floor. Prints microseconds a
+step in this process (set FLAX_NNX_FAST=0 for the pure twin), once waiting for every step's loss and
+once for the last one only; the result also holds the losses of each way's first steps, from the
+same seed.
 """
 
 import argparse
+import typing as tp
 
 import jax
 import jax.numpy as jnp
 import measuring
 import optax
 from flax import nnx
+
+SIZES = 32, 128, 512  # of the batch and the hidden layer both
 
 
 class Model(nnx.Module):
@@ -108,36 +114,41 @@ WAYS = {
 }
 
 
-def losses(way, width: int, x, y, steps: int) -> list[float]:
-  call = way(width, x, y)
-  return [float(call()) for _ in range(steps)]
-
-
 def waiting(call):
   """A step that waits for its loss, as a loop does that prints it."""
   return lambda: jax.block_until_ready(call())
 
 
+def measure(size: int, ways: tp.Iterable[str], steps: int) -> dict[str, dict]:
+  """The losses of the first steps, then the time of further ones: each way is compiled once."""
+  x, y = batch_of(size)
+  calls = {name: WAYS[name](size, x, y) for name in ways}
+  losses = {name: [float(call()) for _ in range(steps)] for name, call in calls.items()}
+  waited = {name: waiting(call) for name, call in calls.items()}
+  return {
+    'losses': losses,
+    'waited': measuring.best_of_rounds(waited, rounds=5, budget=0.04),
+    'asynchronous': measuring.best_of_rounds(calls, rounds=5, budget=0.04),
+  }
+
+
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--batch', type=int, default=32)
-  parser.add_argument('--width', type=int, default=64)
-  parser.add_argument('--steps', type=int, default=40, help='steps whose losses are compared')
-  parser.add_argument('--asynchronous', action='store_true', help='wait once a round, not a step')
+  parser.add_argument('--sizes', type=int, nargs='+', default=SIZES)
+  parser.add_argument('--steps', type=int, default=20, help='steps whose losses are compared')
   parser.add_argument('--json', metavar='FILE', help="write the result there; '-': print it")
   options = parser.parse_args()
-  x, y = batch_of(options.batch)
-  wait = (lambda call: call) if options.asynchronous else waiting
-  calls = {name: wait(way(options.width, x, y)) for name, way in WAYS.items()}
-  result = {
-    **measuring.this_process(),
-    'microseconds': measuring.best_of_rounds(calls, rounds=5, budget=0.04),
-    'losses': {n: losses(w, options.width, x, y, options.steps) for n, w in WAYS.items()},
-  }
+  first, *others = options.sizes
+  sizes = {first: measure(first, WAYS, options.steps)}
+  for size in others:
+    sizes[size] = measure(size, ('jax.jit over flat leaves', 'nnx.jit'), options.steps)
+  result = {**measuring.this_process(), 'sizes': sizes}
   measuring.emit(result, options.json)
   if options.json != '-':
-    for name, value in result['microseconds'].items():
-      print(f'{name:26}{value:10.1f} us a step ({result["twin"]})')
+    print(f'us a step ({result["twin"]})    size    waited  asynchronous')
+    for size, measured in sizes.items():
+      for name, waited in measured['waited'].items():
+        print(f'{name:26}{size:6}{waited:10.1f}{measured["asynchronous"][name]:14.1f}')
 
 
 if __name__ == '__main__':

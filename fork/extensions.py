@@ -48,13 +48,24 @@ def _flags() -> list[str]:
   return flags + (['-Wall', '-Wextra', '-Werror', *QUIET] if _set(STRICT) else [])
 
 
+def jobs() -> int:
+  """How many modules are translated and compiled at once."""
+  return len(os.sched_getaffinity(0)) if hasattr(os, 'sched_getaffinity') else os.cpu_count() or 1
+
+
 def extensions(tree: pathlib.Path) -> list[Extension]:
   """One extension module for each .pyx of the tree, translated to C where it changed."""
   modules = []
   for source in sorted(tree.rglob('*.pyx')):
     name = '.'.join(source.relative_to(tree).with_suffix('').parts)
     modules.append(Extension(name, [str(source)], extra_compile_args=_flags()))
-  return cythonize(modules, include_path=[str(tree)], compiler_directives=directives(), quiet=True)
+  return cythonize(
+    modules,
+    include_path=[str(tree)],
+    compiler_directives=directives(),
+    nthreads=jobs(),
+    quiet=True,
+  )
 
 
 def banner(upstream: str, twins: list[str]) -> str:
