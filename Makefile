@@ -61,6 +61,7 @@ $(ENV)/.installed: $(SOURCES) $(CONSTRAINTS) tests/requirements.txt
 $(DEMO)/.installed: $(SOURCES) benchmarks/requirements.txt
 	$(PYTHON) -m venv $(DEMO)
 	$(DEMO)/bin/python $(PIP) install --no-compile -r benchmarks/requirements.txt .
+	$(DEMO)/bin/python -m compileall -qq -j 0 -x /tests/ $(DEMO)/lib || true   # on all cores; pip takes one
 	touch $@
 
 .venv/lint/.installed: tests/requirements-lint.txt
