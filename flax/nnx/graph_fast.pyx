@@ -12,7 +12,6 @@ import types
 from flax.nnx.fast import calls, flatten, graphtypes, kinds, refs, states, unflatten, update, upstream
 from flax.nnx.fast import trees, variables, walks
 from flax.nnx.fast import fallbacks as _fallbacks
-from flax.nnx.fast import report as _report
 from flax.nnx.fast.fallbacks import fallbacks
 
 __all__ = ['fallbacks', 'install', 'plan_limit', 'report', 'reset', 'twin']
@@ -25,12 +24,14 @@ def twin() -> str:
   return 'compiled' if installed else 'pure'
 
 
-def report() -> _report.Report:
+def report() -> 'flax.nnx.fast.report.Report':
   """How often each function that `nnx.jit` made was called, how often by plan, and why not.
 
   A value with a `Row` for each function; prints as a table. The pure twin counts nothing.
   """
-  return _report.report(calls.all_sites(), fallbacks())
+  from flax.nnx.fast import report as table  # its dataclasses would take a tenth of our import time
+
+  return table.report(calls.all_sites(), fallbacks())
 
 
 def reset() -> None:
