@@ -12,6 +12,7 @@ from fork.pin import ROOT
 OURS = ROOT / 'flax'
 TABLE = ROOT / 'fork' / 'splices.toml'
 SOURCES = ('*.py', '*.pyx', '*.pxd')
+OVERLAID = '.from-ours'  # lists the files of the tree that are ours
 LINE = "from flax.nnx import twins as _twins; _twins.splice(globals(), '{twin}')  # compiled twin\n"
 
 
@@ -36,13 +37,33 @@ def _unpacked(wheel: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
 
 
 def overlay(folder: pathlib.Path) -> None:
-  """Copies our sources over the tree; BuildError where one would hide a file of upstream's."""
-  for pattern in SOURCES:
-    for source in OURS.rglob(pattern):
-      target = folder / source.relative_to(ROOT)
-      if not target.exists() or not filecmp.cmp(source, target, shallow=False):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(source, target)
+  """Copies our sources over the tree, and takes out those that are ours no more.
+
+  BuildError where one would hide a file of upstream's.
+  """
+  note = folder / OVERLAID
+  before = set(note.read_text().splitlines()) if note.exists() else set()
+  ours = {str(path.relative_to(ROOT)) for pattern in SOURCES for path in OURS.rglob(pattern)}
+  note.write_text('\n'.join(sorted(ours)))
+  for name in sorted(ours):
+    _lay_over(ROOT / name, folder / name, new=name not in before)
+  for name in before - ours:
+    _take_out(folder / name)
+
+
+def _lay_over(source: pathlib.Path, target: pathlib.Path, new: bool) -> None:
+  if target.exists() and filecmp.cmp(source, target, shallow=False):
+    return
+  if new and target.exists():
+    raise BuildError(f'{target} is a file of upstream\'s; give ours another name.')
+  target.parent.mkdir(parents=True, exist_ok=True)
+  shutil.copyfile(source, target)
+
+
+def _take_out(source: pathlib.Path) -> None:
+  """Removes a source, and what was made of it."""
+  for path in (source, source.with_suffix('.c'), *source.parent.glob(f'{source.stem}.*.so')):
+    path.unlink(missing_ok=True)
 
 
 def table() -> dict[str, list[dict]]:

@@ -9,7 +9,7 @@ why, `fallbacks()` what the walks handed back to Python. `plan_limit` bounds the
 """
 import types
 
-from flax.nnx.fast import calls, flatten, graphtypes, kinds, refs, states, unflatten, update, upstream
+from flax.nnx.fast import flatten, graphtypes, kinds, refs, sites, states, unflatten, update, upstream
 from flax.nnx.fast import trees, variables, walks
 from flax.nnx.fast import fallbacks as _fallbacks
 from flax.nnx.fast.fallbacks import fallbacks
@@ -31,13 +31,13 @@ def report() -> 'flax.nnx.fast.report.Report':
   """
   from flax.nnx.fast import report as table  # its dataclasses would take a tenth of our import time
 
-  return table.report(calls.all_sites(), fallbacks())
+  return table.report(sites.all_sites(), fallbacks())
 
 
 def reset() -> None:
   """Clears what `report` and `fallbacks` count."""
   _fallbacks.reset()
-  for site in calls.all_sites():
+  for site in sites.all_sites():
     site.clear()
 
 
@@ -47,7 +47,7 @@ def plan_limit(limit: int | None = None) -> int:
   A plan takes about 60 bytes for each attribute and keeps no model alive. 0: no plans are made.
   Raises ValueError for a negative number.
   """
-  return calls.plan_limit(limit)
+  return sites.plan_limit(limit)
 
 
 cdef dict whole_pure(dict graphlib):

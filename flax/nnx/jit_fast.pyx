@@ -1,14 +1,20 @@
-"""The compiled twin of `flax.nnx.transforms.compilation`: calls of `nnx.jit`'s functions by plan.
+"""The compiled twin of `flax.nnx.transforms.compilation`: calls of jitted functions by plan.
 
-The classes stay upstream's. `JitWrapped` gets a `jitted_fn` whose untouched arrays stay where they
-are, and a `__call__` that looks for a plan first.
+The classes stay upstream's. Their `jitted_fn` becomes a program whose nodes travel as flat lists of
+leaves, and their `__call__` looks for a plan first.
 """
 import dis
 import inspect
 import sys
 
-from flax.nnx.fast import calls, flights, plans, programs
+from flax.nnx.fast import flights, graphcalls, graphprograms, nodes, plans, programs, treecalls
+from flax.nnx.fast import treeprograms
 from flax.nnx.fast.fronts import front
+
+# Options under which upstream's own program has to run: they name what the flat one does not have.
+PLACED = ('in_shardings', 'out_shardings', 'device', 'backend')
+DONATED = ('donate_argnums', 'donate_argnames')
+PASSED_ON = ('static_argnums', 'static_argnames', 'keep_unused', 'inline')
 
 
 def _shared(pure_class):
@@ -19,7 +25,7 @@ def _shared(pure_class):
       program = getattr(self, 'program', None)   # which `init` sets
       return super().__call__(*args, **kwargs) if program is None else program.traced(args, kwargs)
 
-  for name in ('__module__', '__qualname__', '__doc__'):
+  for name in ('__module__', '__name__', '__qualname__', '__doc__'):
     setattr(JitFn, name, getattr(pure_class, name))
   return JitFn
 
@@ -30,32 +36,47 @@ def _line_of(name, function):
   return next(uses, None)
 
 
-# Options under which a program gives every array back, in a place that the caller chose.
-PLACED = (
-  'in_shardings', 'out_shardings', 'donate_argnums', 'donate_argnames', 'device', 'backend',
-)
-PASSED_ON = ('static_argnums', 'static_argnames', 'keep_unused', 'inline')
-
-
-def _fast_init(pure_init, pure_class):
+def _fast_init(pure_init, pure_class, make):
+  """`make`: what gives the program and the site of a function, from their parts."""
   signature = inspect.signature(pure_init)
 
   def init(self, *args, **kwargs):
     pure_init(self, *args, **kwargs)
     bound = signature.bind(self, *args, **kwargs)
     bound.apply_defaults()
-    options = bound.arguments
     shared = self.jitted_fn.__wrapped__
     pure = pure_class.__call__.__get__(shared)
-    simple = all([options[name] is None for name in PLACED])
-    program = programs.Program(
-      self.jitted_fn, pure, {name: options[name] for name in PASSED_ON} if simple else None
-    )
-    shared.program = program
-    self.jitted_fn = program
-    self._fast_site = calls.new_site(getattr(self.fun, '__qualname__', repr(self.fun)), program)
+    shared.program, self._fast_site = make(self.fun, self.jitted_fn, pure, bound.arguments)
+    self.jitted_fn = shared.program
 
   return init
+
+
+def _graph(fun, full, pure, options):
+  # A donated array has to come back, so nothing could be left out.
+  simple = all([options[name] is None for name in PLACED + DONATED])
+  passed_on = {name: options[name] for name in PASSED_ON}
+  program = graphprograms.GraphProgram(full, pure, passed_on if simple else None)
+  return program, graphcalls.GraphSite(fun, program)
+
+
+def _tree(fun, full, pure, options, listed=False):
+  simple = all([options[name] is None for name in PLACED])
+  passed_on = {name: options[name] for name in PASSED_ON + DONATED}
+  program = treeprograms.TreeProgram(full, pure, passed_on if simple else None, listed)
+  return program, (treecalls.PartialSite if listed else treecalls.TreeSite)(fun, program)
+
+
+def _partial(fun, full, pure, options):
+  return _tree(fun, full, pure, options, listed=True)
+
+
+# Class of what `nnx.jit` or `nnx.jit_partial` gives -> class of what it traces, and our parts.
+SPLICED = {
+  'JitWrapped': ('JitFn', _graph, graphcalls.call),
+  'SimpleJitWrapped': ('SimpleJitFn', _tree, treecalls.call),
+  'SimpleJitPartialWrapped': ('SimpleJitPartialFn', _partial, treecalls.call),
+}
 
 
 def install(compilation: dict) -> None:
@@ -65,9 +86,13 @@ def install(compilation: dict) -> None:
   extract = sys.modules['flax.nnx.extract']
   plans.install(core.eval_trace._weakref)
   flights.install(graphlib)
-  programs.install(extract.NodeStates)
-  calls.install(graphlib)
-  wrapped, pure_class = compilation['JitWrapped'], compilation['JitFn']
-  compilation['JitFn'] = _shared(pure_class)
-  wrapped.__init__ = front(_fast_init(wrapped.__init__, pure_class), wrapped.__init__)
-  wrapped.__call__ = front(calls.call, wrapped.__call__, _line_of('jitted_fn', wrapped.__call__))
+  nodes.install(extract.NodeStates, extract.TreeState)
+  programs.install()
+  graphprograms.install()
+  graphcalls.install(graphlib)
+  treecalls.install(compilation)
+  for name, (traced, make, call) in SPLICED.items():
+    wrapped, pure_class = compilation[name], compilation[traced]
+    compilation[traced] = _shared(pure_class)
+    wrapped.__init__ = front(_fast_init(wrapped.__init__, pure_class, make), wrapped.__init__)
+    wrapped.__call__ = front(call, wrapped.__call__, _line_of('jitted_fn', wrapped.__call__))

@@ -150,7 +150,7 @@ cdef class Recorder:
       raise Unplannable(f'{info.cls.__qualname__} without a value')
     value, metadata = read(node, RAW_VALUE, ''), read(node, METADATA, '')
     trace_state = read(node, TRACE_STATE, '')
-    if type(value) is not upstream.ArrayImpl and type(value) is not upstream.KeyArray:
+    if not is_leaf(<PyObject*>value):
       held = type(value).__qualname__
       raise Unplannable(f'{info.cls.__qualname__} holds a {held}, not a jax.Array')
     if not plain_metadata(metadata) or not at_top(trace_state):
@@ -364,9 +364,26 @@ cdef inline PyObject* at_offset(PyObject* o, Py_ssize_t offset) noexcept:
   return (<PyObject**>(<char*>o + offset))[0]
 
 
-cdef inline bint is_leaf_array(PyObject* value) noexcept:
-  cdef PyTypeObject* cls = Py_TYPE(value)
-  return cls is <PyTypeObject*>upstream.ArrayImpl or cls is <PyTypeObject*>upstream.KeyArray
+cdef inline bint is_jax_array(PyObject* value) noexcept:
+  cdef PyObject* cls = <PyObject*>Py_TYPE(value)
+  return cls is <PyObject*>upstream.ArrayImpl or cls is <PyObject*>upstream.KeyArray
+
+
+cdef inline bint is_leaf(PyObject* value) noexcept:
+  """An array or number, which jax takes as one leaf; a Variable keeps it where nothing comes back."""
+  cdef PyObject* cls = <PyObject*>Py_TYPE(value)
+  return (
+    is_jax_array(value)
+    or cls is <PyObject*>upstream.ndarray or cls is <PyObject*>float or cls is <PyObject*>int
+  )
+
+
+cdef inline void fill(PyObject* blank, Py_ssize_t i, PyObject* value) noexcept:
+  """Replaces None in a list."""
+  Py_INCREF(<object>value)
+  raw_list_set(blank, i, value)
+  Py_DECREF(<PyObject*>None)
+
 
 cdef class Plan:
   def __cinit__(self):
@@ -448,7 +465,7 @@ cdef class Plan:
       return value is entry.value
     if entry.what is LEAF:
       self.arrays[entry.index] = value
-      return is_leaf_array(value)
+      return is_jax_array(value)
     self.found[entry.index] = value
     return True
 
@@ -458,7 +475,7 @@ cdef class Plan:
     if at_offset(node, TRACE_STATE) is not self.entries[step.first].value:
       self.failed = step.first
       return False
-    if value is NULL or metadata is NULL or not is_leaf_array(value):
+    if value is NULL or metadata is NULL or not is_leaf(value):
       return False
     self.arrays[step.index] = value
     return PyDict_CheckExact(metadata) and self.items_hold(step, metadata, 1)
@@ -521,14 +538,15 @@ cdef class Plan:
     return [None] * self.n_leaves
 
   cdef int collect(self, list arrays, list owners) noexcept:
-    """Fills in the arrays that the last check found, and the objects that hold them."""
+    """Fills in the arrays that the last check found, and the objects that hold them.
+
+    Both lists are blank: None is what gives way.
+    """
     cdef Py_ssize_t i
     for i in range(self.n_leaves):
-      Py_INCREF(<object>self.arrays[i])
-      raw_list_set(<PyObject*>arrays, i, self.arrays[i])
+      fill(<PyObject*>arrays, i, self.arrays[i])
       if owners is not None:
-        Py_INCREF(<object>self.owners[i])
-        raw_list_set(<PyObject*>owners, i, self.owners[i])
+        fill(<PyObject*>owners, i, self.owners[i])
     return 0
 
   cdef list by_root(self, list arrays):

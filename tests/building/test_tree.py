@@ -51,7 +51,34 @@ def test_overlay_keeps_time_stamps(tmp_path):
   assert file.stat().st_mtime_ns == before
 
 
+def test_overlay_takes_out_what_is_ours_no_more(tmp_path, monkeypatch):
+  monkeypatch.setattr(tree, 'ROOT', tmp_path)
+  monkeypatch.setattr(tree, 'OURS', tmp_path / 'flax')
+  (tmp_path / 'flax').mkdir()
+  for name in ('kept', 'renamed'):
+    (tmp_path / f'flax/{name}.pyx').touch()
+  folder = tmp_path / 'tree'
+  (folder / 'flax').mkdir(parents=True)
+  upstream, product = folder / 'flax/upstream.pyx', folder / 'flax/renamed.cpython-3.so'
+  upstream.touch(), product.touch()
+  tree.overlay(folder)
+  (tmp_path / 'flax/renamed.pyx').unlink()
+  tree.overlay(folder)
+  assert sorted(p.name for p in folder.glob('flax/*')) == ['kept.pyx', 'upstream.pyx']
+
+
+def test_overlay_hides_nothing(tmp_path):
+  (tmp_path / 'flax/nnx').mkdir(parents=True)
+  (tmp_path / 'flax/nnx/graph_fast.pyx').write_text('theirs')
+  with pytest.raises(BuildError, match="graph_fast.pyx is a file of upstream's"):
+    tree.overlay(tmp_path)
+
+
 def test_the_real_table():
   table = tree.table()
-  assert [entry['twin'] for entry in table['splice']] == ['flax.nnx.graph_fast', 'flax.nnx.state_fast']
+  assert [entry['twin'] for entry in table['splice']] == [
+    'flax.nnx.graph_fast',
+    'flax.nnx.state_fast',
+    'flax.nnx.jit_fast',
+  ]
   assert all(len(h) == 64 for kind in table.values() for entry in kind for h in entry['sha256'])

@@ -1,158 +1,36 @@
-"""A call of `nnx.jit`'s function: by plan where one fits, else the general way, which makes the next.
+"""A call of a function that `nnx.jit` made, in graph mode: by plan where one fits.
 
 By plan: compare the arguments with the plan, take the arrays out, call, put the changed arrays
 back. No graph definition, Variable or State is made. The general way is upstream's own, over the
 compiled walks. A plan is used once a general call was seen to leave the objects as the plan has
 them, so that the walks it replaces would have changed nothing but arrays.
 """
-import inspect
-import logging
 import weakref
 
 import jax
-import numpy as np
 
 from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.weakref cimport PyWeakref_NewRef
 
 from flax.nnx.fast cimport kinds, upstream
+from flax.nnx.fast.arguments cimport Roots, arguments_of, tree_passes
 from flax.nnx.fast.flights cimport Flight, land, take_off
+from flax.nnx.fast.graphprograms cimport Record, alone, filled_in, uniform
 from flax.nnx.fast.graphtypes cimport NodeDef, NodeRef, VariableDef, same_objects
 from flax.nnx.fast.kinds cimport TypeInfo, info_of
-from flax.nnx.fast.plans cimport Plan, recorded, why_not
-from flax.nnx.fast.programs cimport NodeStates, Outcome, Record, Split, alone, at_top_level
-from flax.nnx.fast.programs cimport filled_in, has_states, plain_states, same_list, states_in
-from flax.nnx.fast.programs cimport uniform
+from flax.nnx.fast.nodes cimport NodeStates, Split, has_states, states_in
+from flax.nnx.fast.plans cimport Plan
+from flax.nnx.fast.programs cimport Outcome, at_top_level, same_list
+from flax.nnx.fast.sites cimport MISS, Planned, Site
 
 cdef extern from "Python.h":
   Py_ssize_t Py_REFCNT(PyObject* o) noexcept
   ctypedef struct PyWeakReference:
     PyObject* wr_object   # None once it is dead
 
-cdef enum:
-  SETTLED_KEPT = 8       # traces for each plan: batch shapes, say
-  UNUSED_ALLOWED = 32    # plans made in a row without one use, before a site stops making them
-  REASONS_KEPT = 100     # for each site
-
-cdef Py_ssize_t plans_kept = 8   # for each site
 cdef object graph_context, update_context, is_deleted, tree_unflatten = jax.tree.unflatten
 cdef list settings = []   # what of jax's configuration decides where a program runs
-cdef object MISS = object()
-# At INFO, each reason for a call that was not by plan, once for each function.
-cdef object LOG = logging.getLogger('flax.nnx.fast')
-cdef object sites = weakref.WeakSet()
-
-
-# ---- arguments ----
-
-cdef bint passes(object value) except -1:
-  """Whether jax takes `value` as one leaf, or as none, and no walk looks into it."""
-  cls = type(value)
-  if cls is upstream.ArrayImpl or cls is upstream.ndarray or cls is int or cls is float:
-    return True
-  cdef TypeInfo info = info_of(value)
-  return (
-    info.kind is kinds.ARRAY or info.kind is kinds.PLAIN or info.kind is kinds.NONE
-    or cls is upstream.KeyArray or isinstance(value, np.generic)
-  )
-
-
-cdef bint tree_passes(object value, int depth) except -1:
-  """Whether a list, tuple or dict holds nothing but such values and others like itself."""
-  cls = type(value)
-  if depth > 20:
-    return False
-  if cls is dict:
-    value = (<dict>value).values()
-  elif cls is not list and cls is not tuple:
-    return passes(value)
-  for item in value:
-    if not tree_passes(item, depth + 1):
-      return False
-  return True
-
-
-cdef class Argument:
-  cdef bint fits(self, object value) except -1:
-    cdef Py_ssize_t i
-    if self.shape is ROOT:
-      return <size_t><PyObject*>value == self.address
-    if self.shape is PASSED:
-      return passes(value)
-    if type(value) is not self.cls:
-      return False
-    if self.shape is TREE:
-      return tree_passes(value, 0)
-    if len(value) != len(self.parts):
-      return False
-    if self.shape is MAPPING:
-      if tuple(value) != self.keys:
-        return False
-      value = tuple((<dict>value).values())
-    for i in range(len(self.parts)):
-      if not (<Argument>self.parts[i]).fits(value[i]):
-        return False
-    return True
-
-  cdef object built(self, object value, list nodes):
-    """The same with each root replaced by its entry in `nodes`."""
-    if self.shape is ROOT:
-      return nodes[self.root]
-    if self.shape is SEQUENCE:
-      items = [(<Argument>part).built(item, nodes) for part, item in zip(self.parts, value)]
-      return items if self.cls is list else tuple(items)
-    if self.shape is MAPPING:
-      return {
-        key: (<Argument>part).built(value[key], nodes) for key, part in zip(self.keys, self.parts)
-      }
-    return value
-
-
-cdef Argument argument_of(object value, object pure, list roots, list graphdefs, list lists):
-  """None: no plan covers it. `pure` is what upstream made of it."""
-  cdef Argument argument = Argument.__new__(Argument)
-  cdef TypeInfo info = info_of(value)
-  argument.cls = type(value)
-  argument.shape = PASSED
-  if info.kind is kinds.GRAPH or info.kind is kinds.VARIABLE:
-    if type(pure) is not NodeStates or not plain_states(pure):
-      return None
-    argument.shape, argument.root = ROOT, len(roots)
-    argument.address = <size_t><PyObject*>value
-    roots.append(value)
-    graphdefs.append(pure._graphdef)
-    lists.append(pure.states[0])
-    return argument
-  if passes(value):
-    return argument
-  argument.shape = TREE
-  if argument.cls in (list, tuple, dict) and tree_passes(value, 0):
-    return argument
-  if argument.cls not in (list, tuple, dict) or type(pure) is not argument.cls:
-    return None
-  return parts_of(argument, value, pure, roots, graphdefs, lists)
-
-
-cdef Argument parts_of(
-  Argument argument, object value, object pure, list roots, list graphdefs, list lists
-):
-  if argument.cls is dict:
-    # The roots are walked in the order of sorted keys, as jax flattens a dict.
-    argument.shape, argument.keys = MAPPING, tuple(value)
-    if any([type(key) is not str for key in value]) or not list(value) == sorted(value) == list(pure):
-      return None
-    pairs = [(value[key], pure[key]) for key in value]
-  else:
-    argument.shape = SEQUENCE
-    if len(value) != len(pure):
-      return None
-    pairs = list(zip(value, pure))
-  parts = [argument_of(item, one, roots, graphdefs, lists) for item, one in pairs]
-  if None in parts:
-    return None
-  argument.parts = tuple(parts)
-  return argument
 
 
 # ---- what comes back ----
@@ -299,133 +177,42 @@ cdef bint loose(object values) except -1:
   return True
 
 
-# ---- plans of a site ----
+# ---- calls ----
 
-cdef class Planned:
-  cdef bint fits(self, tuple args, dict kwargs, object cache) except -1:
-    cdef Py_ssize_t i
-    cdef Py_ssize_t n = len(args)
-    if len(self.arguments) != n + len(self.names) or (
-      cache is not None if self.cache is None else self.cache() is not cache
-    ):
-      return False
-    if len(kwargs) != len(self.names) or kwargs and tuple(kwargs) != self.names:
-      return False
-    for i in range(n):
-      if not (<Argument>self.arguments[i]).fits(args[i]):
-        return False
-    if kwargs:
-      for i, name in enumerate(self.names):
-        if not (<Argument>self.arguments[n + <Py_ssize_t>i]).fits(kwargs[name]):
-          return False
-    return True
-
-  cdef tuple built(self, tuple args, dict kwargs, list nodes):
-    cdef Py_ssize_t i
-    cdef Py_ssize_t n = len(args)
-    cdef list positional = []
-    cdef dict named = {}
-    for i in range(n):
-      positional.append((<Argument>self.arguments[i]).built(args[i], nodes))
-    for i in range(len(self.names)):
-      name = self.names[i]
-      named[name] = (<Argument>self.arguments[n + i]).built(kwargs[name], nodes)
-    return tuple(positional), named
-
-  cdef str words(self, Py_ssize_t step):
-    """Where the last check of the plan failed: 'model.blocks[3].cfg'."""
-    cdef Py_ssize_t root = self.plan.root_of(step)
-    return f'{self.root_names[root]}{self.plan.words(step)}'
-
-  cdef Settled known(self, Record record, list definitions):
-    cdef Settled settled
-    for settled in self.settled:
-      if record is not None:
-        if settled.record is record:
-          return settled
-      elif settled.record is None and same_list(settled.definitions, definitions):
+cdef Settled known(Planned planned, Record record, list definitions):
+  """What was noted of a trace, or of what the whole program gave; None if it was not seen yet."""
+  cdef Settled settled
+  for settled in planned.settled or []:
+    if record is not None:
+      if settled.record is record:
         return settled
-    return None
+    elif settled.record is None and same_list(settled.definitions, definitions):
+      return settled
+  return None
 
 
-cdef class Site:
-  def __init__(self, name, program):
-    self.name, self.program = name, program
-    self.plans, self.reasons = [], {}
-    sites.add(self)
+cdef class GraphSite(Site):
+  def __init__(self, fun, program):
+    super().__init__(fun, program)
+    self.program = program
 
-  cdef int count(self, str why) except -1:
-    if why not in self.reasons:
-      if len(self.reasons) >= REASONS_KEPT:
-        why = 'more reasons than are kept'
-      LOG.info('%s: %s', self.name, why)
-    self.reasons[why] = self.reasons.get(why, 0) + 1
-    return 0
-
-  def clear(self):
-    """Forgets all counts."""
-    self.calls = self.fast = self.unused = 0
-    self.reasons.clear()
-
-  # ---- making plans ----
-
-  cdef Planned planned(self, tuple args, dict kwargs, tuple pure_args, dict pure_kwargs, object cache):
+  cdef Planned note(self, tuple args, dict kwargs, tuple pure_args, dict pure_kwargs, object cache):
     """A plan for these arguments as they are now; None, and the reason counted, where none is made."""
-    cdef Planned planned = Planned.__new__(Planned)
-    cdef list roots = []
-    cdef list lists = []
-    cdef list arguments = []
-    cdef Py_ssize_t i
-    if self.unused >= UNUSED_ALLOWED or plans_kept <= 0:
-      self.count('plans were made time and again and none could be used: each call brings new objects')
-      return None
-    planned.graphdefs = []
-    planned.names = tuple(kwargs)
-    planned.cache = None if cache is None else weakref.ref(cache)
+    cdef Roots roots = Roots.__new__(Roots)
+    cdef Planned planned
     if list(kwargs) != sorted(kwargs):
       for value in kwargs.values():
         if not tree_passes(value, 0):
           self.count('keyword arguments that are nodes, not in alphabetical order')
           return None
-    planned.root_names = []
-    for i in range(len(args)):
-      arguments.append(argument_of(args[i], pure_args[i], roots, planned.graphdefs, lists))
-      planned.root_names.extend([self.parameter(i)] * (len(roots) - len(planned.root_names)))
-    for name in kwargs:
-      arguments.append(argument_of(kwargs[name], pure_kwargs[name], roots, planned.graphdefs, lists))
-      planned.root_names.extend([name] * (len(roots) - len(planned.root_names)))
-    if None in arguments or not roots:
+    arguments = arguments_of(args, kwargs, pure_args, pure_kwargs, self.parameter_names(), roots)
+    if arguments is None or not roots.objects:
       self.count('an argument of a kind that plans do not cover')
       return None
-    planned.arguments = tuple(arguments)
-    planned.plan = recorded(roots)
-    if planned.plan is None:
-      self.count(why_not())
-      return None
-    return planned if self.agrees(planned, lists) else None
-
-  cdef object parameter(self, Py_ssize_t i):
-    """The name of the i-th positional parameter, for words."""
-    if self.parameters is None:
-      try:
-        self.parameters = list(inspect.signature(self.program).parameters)
-      except (ValueError, TypeError):
-        self.parameters = []
-    return self.parameters[i] if i < len(self.parameters) else f'argument {i}'
-
-  cdef bint agrees(self, Planned planned, list lists) except -1:
-    """Whether a plan takes the same arrays out as upstream's walk did."""
-    cdef Plan plan = planned.plan
-    cdef list own = plan.blank()
-    cdef list theirs = []
-    cdef Py_ssize_t step = plan.check()
-    if step >= 0:
-      self.count(f'{planned.words(step)} is held by something else too')
-      return False
-    plan.collect(own, None)
-    for leaves in lists:
-      theirs.extend(leaves)
-    return same_list(own, theirs)
+    planned = self.planned(roots)
+    if planned is not None:
+      planned.arguments, planned.cache = arguments, None if cache is None else weakref.ref(cache)
+    return planned
 
   cdef int settle(
     self, Planned planned, Record record, list definitions, object args, object kwargs
@@ -435,7 +222,7 @@ cdef class Site:
     cdef Plan plan = planned.plan
     cdef list arrays = plan.blank()
     cdef Py_ssize_t step
-    if not all_mirror(planned.graphdefs, definitions):
+    if not all_mirror(planned.tokens, definitions):
       return self.count('the function changed the structure of its arguments')
     step = plan.check()
     if step >= 0:
@@ -452,24 +239,17 @@ cdef class Site:
       if not uniform([arrays], others):
         return self.count('arrays lie on several devices, or on another one than the default')
       settled.vouch(arrays)
-    return self.keep(planned, settled)
+    return self.keep_settled(planned, settled)
 
-  cdef int keep(self, Planned planned, Settled settled) except -1:
+  cdef int keep_settled(self, Planned planned, Settled settled) except -1:
     planned.whole = settled.record is None
     traced = self.program.traced_with(settled.record, settled.definitions)
     for i, graphdef in enumerate(traced):   # which jax then knows by identity
-      if same_objects(graphdef, planned.graphdefs[i]):
-        planned.graphdefs[i] = graphdef
-    planned.settled = [settled] + [
-      one for one in planned.settled or []
-      if (<Settled>one).record is not settled.record or settled.record is None
-    ][:SETTLED_KEPT - 1]
-    planned.expected = settled
-    if planned in self.plans:
-      return 0
-    self.plans = [planned] + self.plans[:plans_kept - 1]
-    self.unused += 1
-    return 0
+      if same_objects(graphdef, planned.tokens[i]):
+        planned.tokens[i] = graphdef
+    same = None if settled.record is None else known(planned, settled.record, None)
+    planned.know(settled, same)
+    return self.keep(planned)
 
   # ---- calling ----
 
@@ -504,18 +284,6 @@ cdef class Site:
     arrays.clear()   # so that what stays is counted once
     return self.flown(jit, planned, args, kwargs, cache, lists, owners)
 
-  cdef Planned fitting(self, tuple args, dict kwargs, object cache):
-    cdef Planned planned
-    cdef Py_ssize_t i
-    for i in range(len(self.plans)):
-      planned = self.plans[i]
-      if planned.fits(args, kwargs, cache):
-        if i:
-          self.plans = [planned] + [one for one in self.plans if one is not planned]
-        return planned
-    self.count('arguments that no plan is for')
-    return None
-
   cdef object flown(
     self, object jit, Planned planned, tuple args, dict kwargs, object cache, list lists, list owners
   ):
@@ -525,7 +293,7 @@ cdef class Site:
     flight.jit, flight.args, flight.kwargs, flight.cache = jit, args, kwargs, cache
     for i in range(len(lists)):
       nodes.append(node_of(planned, i, lists[i]))
-    outer_args, outer_kwargs = planned.built(args, kwargs, nodes)
+    outer_args, outer_kwargs = planned.arguments.built(args, kwargs, nodes)
     take_off(flight)
     try:
       if cache is not None:
@@ -550,10 +318,10 @@ cdef class Site:
       args_out, kwargs_out, out = outs
       states = states_in((args_out, kwargs_out))
       definitions = [one._graphdef for one in states]
-      settled = planned.known(None, definitions)
+      settled = known(planned, None, definitions)
     else:
       outcome, out = outs
-      settled = planned.known(outcome.record, None)
+      settled = known(planned, outcome.record, None)
     if flight.manager is not None or settled is None or (
       settled is not planned.expected and settled.kept
     ):
@@ -572,8 +340,7 @@ cdef class Site:
       k = settled.changed[i]
       planned.plan.store(k, leaves[i], owners[k])
     planned.expected = settled
-    self.fast += 1
-    self.unused = 0
+    self.used()
     return out
 
   cdef object merged(
@@ -596,11 +363,11 @@ cdef class Site:
     """Upstream's call, step by step; a plan is noted on the way, and kept if it still holds after."""
     cdef Planned planned = None
     cdef Record record
-    cdef bint plannable = self.calls > 1 and at_top_level()   # most functions are called once
+    cdef bint plannable = self.plannable()
     with update_context(jit):
       pure_args, pure_kwargs = jit._get_pure_args_kwargs(args, kwargs)
       if plannable:
-        planned = self.planned(args, kwargs, pure_args, pure_kwargs, cache)
+        planned = self.note(args, kwargs, pure_args, pure_kwargs, cache)
       record, args_out, kwargs_out, out = self.program.run(pure_args, pure_kwargs)
       result = jit._get_non_pure_out(args_out, kwargs_out, out)
     if planned is not None and not has_states(out):
@@ -612,9 +379,9 @@ cdef class Site:
 cdef object node_of(Planned planned, Py_ssize_t i, list leaves):
   cdef Split split
   if planned.whole:
-    return NodeStates.from_split(planned.graphdefs[i], leaves)
+    return NodeStates.from_split(planned.tokens[i], leaves)
   split = Split.__new__(Split)
-  split.graphdef, split.leaves = planned.graphdefs[i], leaves
+  split.graphdef, split.leaves = planned.tokens[i], leaves
   return split
 
 
@@ -625,7 +392,7 @@ cdef bint is_node(object x) except -1:
 
 def call(jit, *args, **kwargs):
   """What calling a function that `nnx.jit` made does."""
-  cdef Site site = jit._fast_site
+  cdef GraphSite site = jit._fast_site
   cdef object result
   site.calls += 1
   cache = graph_context.tmp_static_cache
@@ -634,25 +401,6 @@ def call(jit, *args, **kwargs):
     if result is not MISS:
       return result
   return site.general(jit, args, kwargs, cache)
-
-
-def new_site(name, program):
-  return Site(name, program)
-
-
-def all_sites() -> list:
-  return list(sites)
-
-
-def plan_limit(limit):
-  global plans_kept
-  if limit is not None:
-    if limit < 0:
-      raise ValueError(f'the number of plans kept cannot be negative, got {limit}')
-    plans_kept = limit
-    for site in sites:
-      (<Site>site).plans = (<Site>site).plans[:limit]
-  return plans_kept
 
 
 def install(graphlib: dict) -> None:

@@ -1,0 +1,24 @@
+"""The jitted function behind `nnx.jit` in graph mode, whose untouched arrays stay where they are."""
+from flax.nnx.fast.programs cimport Outcome, Program
+
+cdef class Record:
+  """What one trace gives back, worked out while tracing."""
+  cdef readonly object treedef      # of what upstream's function gives for the arguments
+  cdef readonly list sources        # for each leaf of that: the input leaf that it is, or -1
+  cdef readonly set unused          # input leaves that the program does not look at; None at first
+  cdef readonly list graphdefs      # of the Splits that were traced; jax compares with these
+
+
+cdef class GraphProgram(Program):
+  cdef list traces                  # GraphDefs that came out of whole programs, and that went in
+
+  cdef int note_unused(self, Record record, tuple args, dict kwargs) except -1
+  cdef tuple run(self, tuple args, dict kwargs)
+  cdef tuple run_whole(self, tuple args, dict kwargs)
+  cdef list traced_with(self, Record record, list definitions)
+  cdef tuple replay(self, tuple args, dict kwargs)
+
+
+cdef bint uniform(list lists, list others) except -1
+cdef bint alone(object array, Py_ssize_t holders) except -1
+cdef list filled_in(Outcome outcome, list splits, bint concrete)

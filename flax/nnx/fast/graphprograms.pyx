@@ -1,0 +1,348 @@
+"""The jitted function behind `nnx.jit`, whose untouched arrays stay where they are.
+
+Upstream's function gives every leaf of every argument back, and each one costs more than a
+microsecond. Here the traced function leaves out the leaves that it got and gave back as they were,
+known by their tracer; the caller fills them in.
+"""
+import itertools
+
+import jax
+import numpy as np
+from jax import core as jax_core
+
+from cpython.object cimport PyObject
+
+from flax.nnx.fast cimport upstream
+from flax.nnx.fast.flights cimport ground, land, take_off
+from flax.nnx.fast.nodes cimport NodeStates, Split, has_states, plain_states, rebuilt, states_in
+from flax.nnx.fast.programs cimport Outcome, Program, all_values, at_top_level, same_list
+
+cdef extern from "Python.h":
+  Py_ssize_t Py_REFCNT(PyObject* o) noexcept
+
+cdef enum:
+  TRACES_KEPT = 8   # of whole programs, for each function
+
+cdef object mesh_lib
+cdef object tree_flatten = jax.tree.flatten, tree_unflatten = jax.tree.unflatten
+cdef object SingleDevice = jax.sharding.SingleDeviceSharding
+cdef tuple SCALARS = (int, float, bool, complex)
+cdef tuple NO_ARRAYS = (str, bytes, type(None), type(...))
+
+
+cdef class Record:
+  pass
+
+
+# ---- what may stay ----
+
+cdef bint keepable(object tracer) except -1:
+  """Whether an input is a plain array or a typed key, and no reference."""
+  if not isinstance(tracer, jax_core.Tracer) or type(tracer.aval) is not jax_core.ShapedArray:
+    return False
+  dtype = tracer.aval.dtype
+  return (
+    not jax.dtypes.issubdtype(dtype, jax.dtypes.extended)
+    or jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)
+  )
+
+
+cdef bint alone(object array, Py_ssize_t holders) except -1:
+  """Whether nobody holds an array but its Variable and `holders` more, known to the caller.
+
+  A typed key is a Python object around its data, an array of its own.
+  """
+  cdef object data
+  if Py_REFCNT(<PyObject*>array) != 1 + holders:
+    return False
+  if type(array) is upstream.KeyArray:
+    data = array._base_array   # held by the key and by us
+    return type(data) is upstream.ArrayImpl and Py_REFCNT(<PyObject*>data) == 2
+  return type(array) is upstream.ArrayImpl
+
+
+cdef Record record_of(list splits, list leaves, object treedef):
+  """What comes back of the leaves in `splits`, where upstream's function gives these leaves."""
+  cdef Record record = Record.__new__(Record)
+  record.treedef = treedef
+  cdef dict inputs = {}
+  cdef dict times = {}
+  cdef Split split
+  for split in splits:
+    for leaf in split.leaves:
+      inputs[id(leaf)] = len(inputs)
+  for leaf in leaves:
+    times[id(leaf)] = times.get(id(leaf), 0) + 1
+  record.sources = []
+  for leaf in leaves:
+    at = inputs.get(id(leaf), -1)
+    record.sources.append(at if at >= 0 and times[id(leaf)] == 1 and keepable(leaf) else -1)
+  record.graphdefs = [(<Split>one).graphdef for one in splits]
+  return record
+
+
+class NotPlain(Exception):
+  """The arguments need upstream's own program."""
+
+
+cdef object swapped(object x, list splits, list others):
+  """Arguments with a Split in place of each NodeStates; collects both kinds of leaves.
+
+  Raises NotPlain where upstream's own program has to run. Keys that are no strings are not compared.
+  """
+  def visit(x):
+    if type(x) is dict or (type(x) is NodeStates and not plain_states(x)):
+      raise NotPlain
+    if type(x) is NodeStates:
+      splits.append(Split(x._graphdef, x.states[0]))
+      return splits[len(splits) - 1]
+    if has_states(x):
+      raise NotPlain
+    others.extend(jax.tree.leaves(x))
+    return x
+  return rebuilt(x, visit)
+
+
+cdef object numbered(object x):
+  """The same with each leaf of the Splits replaced by its number, and each other leaf by -1."""
+  count = itertools.count()
+
+  def visit(x):
+    if type(x) is Split:
+      return Split((<Split>x).graphdef, [next(count) for _ in (<Split>x).leaves])
+    return jax.tree.map(lambda leaf: -1, x)
+  return rebuilt(x, visit)
+
+
+cdef object restored(object x, list splits):
+  """The reverse of `swapped`, in the same order."""
+  def visit(x):
+    if type(x) is not Split:
+      return x
+    splits.append(x)
+    return NodeStates.from_split((<Split>x).graphdef, (<Split>x).leaves)
+  return rebuilt(x, visit)
+
+
+cdef class Placement:
+  """Where arrays lie, as long as it is one and the same place."""
+  cdef object device        # None before the first array
+  cdef bint loose, committed
+
+  cdef bint add(self, object value) except -1:
+    """False: this array is somewhere else, or it is not known where."""
+    cdef object cls = type(value)
+    if cls is upstream.KeyArray:
+      return self.add(value._base_array)
+    if cls is not upstream.ArrayImpl:
+      return (
+        cls in SCALARS or cls in NO_ARRAYS or cls is upstream.ndarray or isinstance(value, np.generic)
+      )
+    sharding = value.sharding
+    if type(sharding) is not SingleDevice or value.is_deleted():
+      return False
+    (device,) = sharding.device_set
+    if self.device is None:
+      if sharding.memory_kind not in (None, device.default_memory().kind):
+        return False
+      self.device = device
+    if self.device != device or not default_layout(value):
+      return False
+    if value._committed:
+      self.committed = True
+    else:
+      self.loose = True
+    return True
+
+
+cdef bint default_layout(object array) except -1:
+  layout = getattr(getattr(array, 'format', None), 'layout', None)
+  order = getattr(layout, 'major_to_minor', None)
+  return order is None or tuple(order) == tuple(range(array.ndim))
+
+
+cdef bint uniform(list lists, list others) except -1:
+  """Whether an untouched array among `lists` surely comes back as it went in, for any program.
+
+  All arrays lie on one device, which is where the program runs; the nodes' are committed to it, or
+  nothing is.
+  """
+  cdef Placement nodes = Placement.__new__(Placement)
+  cdef Placement rest = Placement.__new__(Placement)
+  for leaves in lists:
+    for leaf in leaves:
+      if not nodes.add(leaf):
+        return False
+  rest.device = nodes.device
+  for other in others:
+    if not rest.add(other):
+      return False
+  if nodes.loose and (nodes.committed or rest.committed):
+    return False
+  return no_mesh() and (not nodes.loose or jax.config.jax_default_device is None)
+
+
+cdef bint no_mesh() except -1:
+  return (
+    mesh_lib.thread_resources.env.physical_mesh.empty and mesh_lib.get_abstract_mesh().empty
+    and mesh_lib.get_concrete_mesh().empty
+  )
+
+
+@jax.jit
+def fresh(arrays):
+  """Each array in a buffer of its own, as upstream's program would have given it back."""
+  return arrays
+
+
+# ---- the program ----
+
+cdef class GraphProgram(Program):
+  def __init__(self, full, pure, options):
+    super().__init__(full, pure, options)
+    self.traces = []
+
+  def __call__(self, *args, **kwargs):
+    return self.run(args, kwargs)[1:]
+
+  cdef tuple run(self, tuple args, dict kwargs):
+    """(record or None, args_out, kwargs_out, out): what upstream's program gives for these."""
+    cdef list splits = []
+    cdef list others = []
+    if not at_top_level() or not self.flattens():
+      return self.run_whole(args, kwargs)
+    try:
+      outer_args, outer_kwargs = swapped((args, kwargs), splits, others)
+    except NotPlain:
+      return self.run_whole(args, kwargs)
+    if not uniform([(<Split>split).leaves for split in splits], others):
+      return self.run_whole(args, kwargs)
+    others.clear()
+    take_off(None)
+    try:
+      outs = self.outer(*outer_args, **outer_kwargs)
+    finally:
+      land()
+    if len(outs) == 3:
+      return (None, *outs)
+    outcome, out = outs
+    self.note_unused((<Outcome>outcome).record, outer_args, outer_kwargs)
+    return ((<Outcome>outcome).record, *whole(outcome, splits, True), out)
+
+  cdef tuple run_whole(self, tuple args, dict kwargs):
+    take_off(None)
+    try:
+      return (None, *self.full(*args, **kwargs))
+    finally:
+      land()
+
+  def trace_outer(self, args, kwargs):
+    """The function behind `outer`: upstream's, less what came back untouched."""
+    cdef list splits = []
+    cdef Record record
+    ground()
+    pure_args, pure_kwargs = restored((args, kwargs), splits)
+    args_out, kwargs_out, out = self.pure(*pure_args, **pure_kwargs)
+    leaves, treedef = tree_flatten((args_out, kwargs_out))
+    if not all_values(leaves) or not all_values(jax.tree.leaves(out)):
+      return args_out, kwargs_out, out   # jax's message says where in this
+    record = record_of(splits, leaves, treedef)
+    return Outcome(record, [x for x, at in zip(leaves, record.sources) if at < 0]), out
+
+  def traced(self, args, kwargs):
+    """What upstream's function gives for tracers."""
+    ground()
+    result = self.replay(args, kwargs) if self.flattens() else self.pure(*args, **kwargs)
+    before, after = states_in((args, kwargs)), states_in(result[:2])
+    self.traces.insert(0, ([one._graphdef for one in after], [one._graphdef for one in before]))
+    del self.traces[TRACES_KEPT:]
+    return result
+
+  cdef list traced_with(self, Record record, list definitions):
+    """The GraphDefs that were traced where these came out; jax compares with those by identity."""
+    if record is not None:
+      return record.graphdefs
+    for after, before in self.traces:
+      if same_list(after, definitions):
+        return before
+    return []
+
+  cdef tuple replay(self, tuple args, dict kwargs):
+    """The same from the one trace that calls use too."""
+    cdef list splits = []
+    try:
+      outer_args, outer_kwargs = swapped((args, kwargs), splits, [])
+    except NotPlain:
+      return self.pure(*args, **kwargs)
+    take_off(None)
+    try:
+      outs = self.replayed(outer_args, outer_kwargs)
+    finally:
+      land()
+    if len(outs) == 3:
+      return outs
+    outcome, out = outs
+    return (*whole(outcome, splits, False), out)
+
+  cdef int note_unused(self, Record record, tuple args, dict kwargs) except -1:
+    """Notes which leaves the program does not use: jax does not look whether those were deleted."""
+    cdef list places
+    if record.unused is not None:
+      return 0
+    record.unused = set(record.sources)
+    if jax.config.jax_check_tracer_leaks or jax.config.jax_disable_jit:   # jax would trace again
+      return 0
+    positional, named = numbered((args, kwargs))
+    places = jax.tree.leaves(self.dynamic(positional, named))
+    jaxpr = self.outer.trace(*args, **kwargs).jaxpr.jaxpr
+    if len(jaxpr.invars) != len(places):
+      return 0
+    used = {id(x) for equation in jaxpr.eqns for x in equation.invars}
+    used.update([id(x) for x in jaxpr.outvars])
+    record.unused = {k for k, var in zip(places, jaxpr.invars) if id(var) not in used}
+    return 0
+
+
+cdef object whole(Outcome outcome, list splits, bint concrete):
+  """(args_out, kwargs_out) as upstream's function gives them."""
+  return tree_unflatten(outcome.record.treedef, filled_in(outcome, splits, concrete))
+
+
+cdef list filled_in(Outcome outcome, list splits, bint concrete):
+  """All leaves that come back: the changed ones, and the inputs that stayed.
+
+  An array that somebody else holds too comes back in a buffer of its own, as upstream's does: the
+  next donation must not take it from the other holder.
+  """
+  cdef list carried = []
+  cdef list shared = []
+  cdef list at = []
+  cdef list places = []
+  cdef list leaves
+  cdef object leaf
+  cdef Py_ssize_t i, k, source
+  changed = iter(outcome.leaves)
+  for split in splits:
+    for k in range(len((<Split>split).leaves)):
+      places.append(((<Split>split).leaves, k))
+  for i in range(len(outcome.record.sources)):
+    source = outcome.record.sources[i]
+    if source < 0:
+      carried.append(next(changed))
+      continue
+    leaves, k = places[source]
+    leaf = leaves[k]
+    if concrete and not alone(leaf, 2):   # in the list of leaves, and here
+      shared.append(leaf)
+      at.append(i)
+    carried.append(leaf)
+  if shared:
+    for i, copy in zip(at, fresh(shared)):
+      carried[i] = copy
+  return carried
+
+
+def install() -> None:
+  global mesh_lib
+  from jax._src import mesh
+  mesh_lib = mesh

@@ -1,0 +1,144 @@
+"""What is kept for each function that `nnx.jit` or `nnx.jit_partial` made: plans, and counts.
+
+Plans are made by the general way of a call and kept if they still hold after it; the latest few are
+kept, and none is made any more where one after the other went unused.
+"""
+import inspect
+import logging
+import weakref
+
+from flax.nnx.fast.arguments cimport Roots
+from flax.nnx.fast.plans cimport Plan, recorded, why_not
+from flax.nnx.fast.programs cimport at_top_level, same_list
+
+cdef enum:
+  SETTLED_KEPT = 8       # traces for each plan: batch shapes, say
+  UNUSED_ALLOWED = 32    # plans made in a row without one use, before a site stops making them
+  REASONS_KEPT = 100     # for each site
+
+cdef Py_ssize_t plans_kept = 8   # for each site
+cdef object MISS = object()
+# At INFO, each reason for a call that was not by plan, once for each function.
+cdef object LOG = logging.getLogger('flax.nnx.fast')
+cdef object sites = weakref.WeakSet()
+
+
+cdef class Planned:
+  cdef bint fits(self, tuple args, dict kwargs, object cache) except -1:
+    if cache is not None if self.cache is None else self.cache() is not cache:
+      return False
+    return self.arguments.fit(args, kwargs)
+
+  cdef str words(self, Py_ssize_t step):
+    """Where the last check of the plan failed: 'model.blocks[3].cfg'."""
+    cdef Py_ssize_t root = self.plan.root_of(step)
+    return f'{self.root_names[root]}{self.plan.words(step)}'
+
+  cdef int know(self, object settled, object replaced) except -1:
+    """Expects what one trace leaves behind from now on; what it replaces may be None."""
+    others = [one for one in self.settled or [] if one is not replaced]
+    self.settled = [settled] + others[:SETTLED_KEPT - 1]
+    self.expected = settled
+    return 0
+
+
+cdef class Site:
+  def __init__(self, fun, program):
+    self.name, self.fun = getattr(fun, '__qualname__', repr(fun)), program
+    self.plans, self.reasons = [], {}
+    sites.add(self)
+
+  cdef int count(self, str why) except -1:
+    if why not in self.reasons:
+      if len(self.reasons) >= REASONS_KEPT:
+        why = 'more reasons than are kept'
+      LOG.info('%s: %s', self.name, why)
+    self.reasons[why] = self.reasons.get(why, 0) + 1
+    return 0
+
+  cdef int used(self) noexcept:
+    """A call went by plan."""
+    self.fast += 1
+    self.unused = 0
+    return 0
+
+  def clear(self):
+    """Forgets all counts."""
+    self.calls = self.fast = self.unused = 0
+    self.reasons.clear()
+
+  cdef bint plannable(self) except -1:
+    """Whether a call that goes the general way should make a plan."""
+    if self.calls < 2 or plans_kept <= 0 or not at_top_level():   # most functions are called once
+      return False
+    if self.unused >= UNUSED_ALLOWED:
+      self.count('plans were made time and again and none could be used: each call brings new objects')
+      return False
+    return True
+
+  cdef Planned planned(self, Roots roots):
+    """A plan for these nodes as they are now; None, and the reason counted, where none is made."""
+    cdef Planned planned = Planned.__new__(Planned)
+    planned.tokens, planned.root_names = roots.tokens, roots.names
+    planned.plan = recorded(roots.objects)
+    if planned.plan is None:
+      self.count(why_not())
+      return None
+    return planned if self.agrees(planned, roots.lists) else None
+
+  cdef bint agrees(self, Planned planned, list lists) except -1:
+    """Whether a plan takes the same arrays out as upstream's walk did."""
+    cdef Plan plan = planned.plan
+    cdef list own = plan.blank()
+    cdef list theirs = []
+    cdef Py_ssize_t step = plan.check()
+    if step >= 0:
+      self.count(f'{planned.words(step)} is held by something else too')
+      return False
+    plan.collect(own, None)
+    for leaves in lists:
+      theirs.extend(leaves)
+    return same_list(own, theirs)
+
+  cdef list parameter_names(self):
+    """Of the positional parameters, for words."""
+    if self.parameters is None:
+      try:
+        self.parameters = list(inspect.signature(self.fun).parameters)
+      except (ValueError, TypeError):
+        self.parameters = []
+    return self.parameters
+
+  cdef int keep(self, Planned planned) except -1:
+    if planned in self.plans:
+      return 0
+    self.plans = [planned] + self.plans[:plans_kept - 1]
+    self.unused += 1
+    return 0
+
+  cdef Planned fitting(self, tuple args, dict kwargs, object cache):
+    cdef Planned planned
+    cdef Py_ssize_t i
+    for i in range(len(self.plans)):
+      planned = self.plans[i]
+      if planned.fits(args, kwargs, cache):
+        if i:
+          self.plans = [planned] + [one for one in self.plans if one is not planned]
+        return planned
+    self.count('arguments that no plan is for')
+    return None
+
+
+def all_sites() -> list:
+  return list(sites)
+
+
+def plan_limit(limit):
+  global plans_kept
+  if limit is not None:
+    if limit < 0:
+      raise ValueError(f'the number of plans kept cannot be negative, got {limit}')
+    plans_kept = limit
+    for site in sites:
+      (<Site>site).plans = (<Site>site).plans[:limit]
+  return plans_kept

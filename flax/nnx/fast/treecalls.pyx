@@ -1,0 +1,296 @@
+"""A call of a function that `nnx.jit` made without graph updates, or `nnx.jit_partial`.
+
+As in graph mode, a plan takes the place of upstream's walks over the arguments. What comes back is
+simpler: the values of the Variables that changed, never a structure.
+"""
+from cpython.list cimport PyList_GET_SIZE
+from cpython.object cimport PyObject
+
+from flax.nnx.fast cimport upstream
+from flax.nnx.fast.arguments cimport Roots, arguments_of, tree_passes
+from flax.nnx.fast.graphtypes cimport GraphDef, same_objects
+from flax.nnx.fast.nodes cimport Flat
+from flax.nnx.fast.plans cimport Plan
+from flax.nnx.fast.programs cimport Outcome, at_top_level
+from flax.nnx.fast.sites cimport MISS, Planned, Site
+from flax.nnx.fast.treeprograms cimport Changes, unpacked
+
+cdef object check_no_aliases, apply_updates, apply_raw_updates
+cdef object Opaque   # equal to any of its kind
+
+
+cdef bint same_aux(object a, object b) except -1:
+  """Whether two of a treedef's static parts are made of the same objects."""
+  if a is b:
+    return True
+  if type(a) is not type(b):
+    return False
+  if type(a) is tuple or type(a) is list:
+    return len(a) == len(b) and all([same_aux(x, y) for x, y in zip(a, b)])
+  if type(a) is GraphDef:
+    return same_objects(a, b)
+  return type(a) is Opaque or type(a) in (str, int, bool) and a == b
+
+
+cdef bint same_treedef(object a, object b, int depth) except -1:
+  """Whether jax, which compares with the one, compares the same objects in the other."""
+  if depth > 200 or (a.node_data() is None) is not (b.node_data() is None):
+    return False
+  if a.node_data() is None:
+    return a.num_nodes == b.num_nodes
+  a_type, a_aux = a.node_data()
+  b_type, b_aux = b.node_data()
+  a_children, b_children = a.children(), b.children()
+  if a_type is not b_type or not same_aux(a_aux, b_aux) or len(a_children) != len(b_children):
+    return False
+  for x, y in zip(a_children, b_children):
+    if not same_treedef(x, y, depth + 1):
+      return False
+  return True
+
+
+cdef class Seen:
+  pass
+
+
+cdef Seen seen_of(Planned planned, Changes changes):
+  cdef Seen seen
+  for seen in planned.settled or []:
+    if seen.changes is changes:
+      return seen
+  return None
+
+
+cdef class TreeSite(Site):
+  def __init__(self, fun, program):
+    super().__init__(fun, program)
+    self.program = program
+
+  # ---- making plans ----
+
+  cdef Planned note(self, object jit, tuple args, dict kwargs, tuple flat):
+    """A plan for these arguments as they are now; None, and the reason counted, where none is made."""
+    cdef Roots roots = Roots.__new__(Roots)
+    cdef Planned planned
+    arguments = arguments_of(args, kwargs, flat[0], flat[1], self.parameter_names(), roots)
+    if arguments is None or not roots.objects:
+      self.count('an argument of a kind that plans do not cover')
+      return None
+    planned = self.planned(roots)
+    if planned is not None:
+      planned.arguments = arguments
+    return planned
+
+  cdef int settle(self, Planned planned, Changes changes) except -1:
+    """Keeps a plan that still holds after a call, with what came back."""
+    cdef Seen seen = Seen.__new__(Seen)
+    cdef Py_ssize_t step = planned.plan.check()
+    if step >= 0:
+      return self.count(f'{planned.words(step)}: another object after the call')
+    if not changes.single:
+      return self.count('the function gave a Variable another kind of value')
+    seen.changes, seen.leaves = changes, [planned.places[place] for place in changes.places]
+    for i, treedef in enumerate(changes.treedefs):   # which jax then knows by identity
+      if same_treedef(treedef, planned.tokens[i], 0):
+        planned.tokens[i] = treedef
+    planned.know(seen, seen_of(planned, changes))
+    return self.keep(planned)
+
+  # ---- calling ----
+
+  cdef Planned fit(self, object jit, tuple args, dict kwargs):
+    return self.fitting(args, kwargs, None)
+
+  cdef tuple outer_args(self, object jit, Planned planned, tuple args, dict kwargs, list arrays):
+    cdef list lists = planned.plan.by_root(arrays)
+    cdef list nodes = []
+    cdef Py_ssize_t i
+    for i in range(PyList_GET_SIZE(lists)):
+      nodes.append(flat_like(planned.tokens[i], lists[i]))
+    return planned.arguments.built(args, kwargs, nodes)
+
+  cdef object by_plan(self, object jit, tuple args, dict kwargs):
+    """What the function returns, or MISS before anything was done."""
+    cdef Planned planned = self.fit(jit, args, kwargs)
+    cdef Plan plan
+    cdef list arrays, owners
+    cdef Py_ssize_t step
+    if planned is None:
+      return MISS
+    plan = planned.plan
+    arrays, owners = plan.blank(), plan.blank()
+    step = plan.check()
+    if step >= 0:
+      self.count(f'{planned.words(step)}: not the object that was there before')
+      return MISS
+    plan.collect(arrays, owners)
+    outer_args, outer_kwargs = self.outer_args(jit, planned, args, kwargs, arrays)
+    outs = self.program.flat_run(outer_args, outer_kwargs)
+    self.landed(jit, planned, outs, owners)
+    return returned(jit, outs[0])
+
+  cdef int landed(self, object jit, Planned planned, tuple outs, list owners) except -1:
+    cdef Seen seen = planned.expected
+    cdef Outcome outcome
+    cdef Py_ssize_t i, k
+    if type(outs[1]) is not Outcome:
+      return self.merged(jit, planned, outs, owners)
+    outcome = outs[1]
+    if seen.changes is not outcome.record:
+      seen = seen_of(planned, outcome.record)
+    if seen is None:
+      return self.merged(jit, planned, outs, owners)
+    for i in range(PyList_GET_SIZE(outcome.leaves)):
+      k = seen.leaves[i]
+      planned.plan.store(k, outcome.leaves[i], owners[k])
+    planned.expected = seen
+    return self.used()
+
+  cdef int merged(self, object jit, Planned planned, tuple outs, list owners) except -1:
+    """The second half of upstream's call, where a plan's call came back with something new."""
+    changes, _, updates = unpacked(outs)
+    self.update(jit, planned, updates, owners)
+    return 0 if changes is None else self.settle(planned, changes)
+
+  cdef int update(self, object jit, Planned planned, object updates, list owners) except -1:
+    apply_updates({place: owners[k] for place, k in planned.places.items()}, updates)
+    return 0
+
+  cdef object general(self, object jit, tuple args, dict kwargs):
+    """Upstream's call, step by step; a plan is noted on the way, and kept if it still holds after."""
+    cdef Planned planned = None
+    cdef bint plannable = self.plannable()
+    args = (*jit.partial_args, *args)
+    pure_args, pure_kwargs = jit._maybe_to_tree(args, kwargs)
+    variables = check_no_aliases('jit', args=pure_args, kwargs=pure_kwargs)
+    flat = self.program.flat_call(pure_args, pure_kwargs)
+    if plannable and self.covers(flat):
+      planned = self.note(jit, args, kwargs, flat)
+      if planned is not None:
+        planned.places = places_of(planned.plan, variables)
+    changes, out, updates = self.program.run(flat, pure_args, pure_kwargs)
+    apply_updates(variables, updates)
+    if planned is not None and changes is not None:
+      self.settle(planned, changes)
+    return jit._maybe_from_tree(out)
+
+  cdef bint covers(self, tuple flat) except -1:
+    if flat is None:
+      self.count(
+        'upstream\'s own program runs: shardings, a device or a backend were given, or a node holds '
+        'something else than arrays'
+      )
+    return flat is not None
+
+
+cdef dict places_of(Plan plan, dict variables):
+  """jax key path -> leaf, of the Variables at those paths."""
+  cdef dict leaf_of = leaves_by_owner(plan)
+  return {place: leaf_of[id(one)] for place, one in variables.items() if id(one) in leaf_of}
+
+
+cdef dict leaves_by_owner(Plan plan):
+  cdef Py_ssize_t i
+  cdef dict leaf_of = {}
+  for i in range(plan.n_leaves):
+    leaf_of[<size_t>plan.owners[i]] = i
+  return leaf_of
+
+
+cdef Flat flat_like(object treedef, list leaves):
+  cdef Flat flat = Flat.__new__(Flat)
+  flat.treedef, flat.leaves = treedef, leaves
+  return flat
+
+
+cdef object returned(object jit, object out):
+  """The result, with graphs made of the trees in it."""
+  return out if tree_passes(out, 0) else jit._maybe_from_tree(out)
+
+
+cdef class PartialSite(TreeSite):
+  cdef Planned note(self, object jit, tuple args, dict kwargs, tuple flat):
+    """A plan for what is bound; the other arguments are jax's to compare."""
+    cdef Roots roots = Roots.__new__(Roots)
+    cdef Flat bound = flat[0][0]
+    cdef Planned planned
+    if len(bound.leaves) != len(jit.partial_args):
+      self.count('a bound Variable holds something else than one array')
+      return None
+    for i, value in enumerate(jit.partial_args):
+      if isinstance(value, upstream.Variable):
+        roots.objects.append(value)
+        roots.names.append(f'bound value {i}')
+        roots.lists.append([bound.leaves[i]])
+    roots.tokens.append(bound.treedef)
+    planned = self.planned(roots) if roots.objects else None
+    if planned is not None:
+      leaf_of = leaves_by_owner(planned.plan)
+      planned.places = [leaf_of.get(id(value), -1) for value in jit.partial_args]
+    return planned
+
+  cdef Planned fit(self, object jit, tuple args, dict kwargs):
+    """The latest plan, where the list of what is bound still is as it was."""
+    cdef Planned planned = self.plans[0]
+    cdef list bound = jit.partial_args
+    cdef list places = planned.places
+    cdef Py_ssize_t i, k
+    if PyList_GET_SIZE(bound) != PyList_GET_SIZE(places):
+      return None
+    for i in range(PyList_GET_SIZE(bound)):
+      k = places[i]
+      if k < 0:
+        if type(bound[i]) is not upstream.ArrayImpl:
+          return None
+      elif <PyObject*>bound[i] is not planned.plan.owners[k]:
+        return None
+    return planned
+
+  cdef tuple outer_args(self, object jit, Planned planned, tuple args, dict kwargs, list arrays):
+    cdef list leaves = list(jit.partial_args)
+    cdef Py_ssize_t i, k
+    if PyList_GET_SIZE(arrays) == PyList_GET_SIZE(leaves):
+      leaves = arrays   # Variables only, whose order is the plan's
+    else:
+      for i in range(PyList_GET_SIZE(leaves)):
+        k = planned.places[i]
+        if k >= 0:
+          leaves[i] = arrays[k]
+    return (flat_like(planned.tokens[0], leaves), *args), kwargs
+
+  cdef int update(self, object jit, Planned planned, object updates, list owners) except -1:
+    apply_raw_updates(jit.partial_args, updates)
+    return 0
+
+  cdef object general(self, object jit, tuple args, dict kwargs):
+    cdef Planned planned = None
+    cdef bint plannable = self.plannable()
+    pure_args = (jit.partial_args, *args)
+    flat = self.program.flat_call(pure_args, kwargs)
+    if plannable and self.covers(flat):
+      planned = self.note(jit, args, kwargs, flat)
+    changes, out, updates = self.program.run(flat, pure_args, kwargs)
+    apply_raw_updates(jit.partial_args, updates)
+    if planned is not None and changes is not None:
+      self.settle(planned, changes)
+    return jit._maybe_from_tree(out)
+
+
+def call(jit, *args, **kwargs):
+  """What calling a function that `nnx.jit` made without graph updates does."""
+  cdef TreeSite site = jit._fast_site
+  cdef object result
+  site.calls += 1
+  if site.plans and at_top_level():
+    result = site.by_plan(jit, args, kwargs)
+    if result is not MISS:
+      return result
+  return site.general(jit, args, kwargs)
+
+
+def install(compilation: dict) -> None:
+  global check_no_aliases, apply_updates, apply_raw_updates, Opaque
+  extract = compilation['extract']
+  Opaque = extract.Opaque
+  check_no_aliases, apply_updates = extract.check_no_aliases, extract.apply_updates
+  apply_raw_updates = compilation['_apply_raw_updates']

@@ -1,0 +1,21 @@
+"""The jitted function behind `nnx.jit` without graph updates, and behind `nnx.jit_partial`."""
+from flax.nnx.fast.programs cimport Program
+
+cdef class Changes:
+  """What one trace gives back beside its result, worked out while tracing."""
+  cdef readonly object treedef      # of upstream's updates
+  cdef readonly list places         # of the changed Variables: jax key paths, or numbers
+  cdef readonly bint single         # whether each of them holds one leaf and nothing else
+  cdef readonly list treedefs       # of the Flats that were traced; jax compares with these
+
+
+cdef class TreeProgram(Program):
+  cdef bint listed                  # whether the first argument is one list of Variables and arrays
+
+  cdef tuple flattened(self, tuple args, dict kwargs)
+  cdef tuple flat_call(self, tuple args, dict kwargs)
+  cdef tuple flat_run(self, tuple args, dict kwargs)
+  cdef tuple run(self, tuple flat, tuple args, dict kwargs)
+
+
+cdef tuple unpacked(tuple outs)     # (changes or None, result, upstream's updates)
