@@ -8,7 +8,7 @@ ENV ?= .venv/test-$(VERSION)
 DEV := .venv/develop-$(VERSION)
 DEMO := .venv/demo-$(VERSION)
 WHEELS := dist/$(notdir $(ENV))
-BUILD_TOOLS := 'setuptools>=77,<86' 'cython>=3.3.1,<3.4' 'packaging>=24'   # as in pyproject.toml
+BUILD_TOOLS := 'setuptools>=77,<86' 'cython>=3.3.1,<3.4' 'packaging>=24'   # as in pyproject.toml; pip is there
 SOURCES := $(shell find flax fork -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.toml') \
   setup.py pyproject.toml upstream.txt README.md NOTICE
 PIP := -m pip --disable-pip-version-check --quiet

@@ -689,3 +689,20 @@ def test_devices_of_untouched_arrays(say):
     fresh.w, fresh.n = nnx.Param(jnp.arange(4.0)), Counter(jnp.array(0))
     step(fresh, jnp.ones(2))
   say([str(v.get_raw_value().device) for v in (fresh.w, fresh.n)])
+
+
+@pytest.mark.parametrize('fault', ['nobody_takes_it', 'raises', 'nested'])
+def test_cached_partial_of_another_function(say, fault):
+  """The cache is offered to whatever is called; where no jitted function takes it, that is an error."""
+
+  def plain_function(net, x):
+    if fault == 'raises':
+      raise KeyError(x)
+    return nnx.jit(lambda net: net.scale)(net) if fault == 'nested' else x
+
+  net = model(nnx.Param)
+  call = nnx.cached_partial(plain_function, net)
+  for _ in range(3):
+    say(error_of(lambda: value_of(call(1))), nnx.graphlib.GRAPH_CONTEXT.tmp_static_cache is None)
+    nnx.graphlib.GRAPH_CONTEXT.tmp_static_cache = None
+  say(call.__name__, nnx.graphlib.static_cache.__name__, nnx.graphlib.static_cache.__module__)

@@ -72,6 +72,21 @@ def bad_merge(node):
 
 
 jitted = nnx.jit(lambda node: None)
+WAYS = {
+  'tree': nnx.jit(lambda node: None, graph=False),
+  'simple': nnx.jit(lambda node: None, graph=True, graph_updates=False),
+}
+
+
+def bound(node):
+  """A function that `jit_partial` made, called time and again."""
+  call = bound.made.get(id(node))
+  if call is None:
+    call = bound.made[id(node)] = nnx.jit_partial(lambda node: None, node, graph=False)
+  call()
+
+
+bound.made = {}
 LOOPS = {
   'split': lambda node: nnx.split(node),
   'filters': lambda node: nnx.split(node, nnx.Param, ...),
@@ -85,6 +100,9 @@ LOOPS = {
   'hash': lambda node: (hash(nnx.graphdef(node)), nnx.graphdef(node) == nnx.graphdef(node)),
   'flat': lambda node: nnx.from_flat_state(nnx.to_flat_state(nnx.state(node))),
   'jit': jitted,
+  **WAYS,
+  'partial': bound,
+  'short_lived_tree': lambda node: WAYS['tree'](Root()),
   'short_lived': lambda node: jitted(Root()),
   'failing': failing,
   'bad_merge': bad_merge,
@@ -127,6 +145,7 @@ def main(name: str) -> None:
   assert grown < ROUNDS // 10, grown  # less than one block in ten rounds
   assert all(abs(m) < ROUNDS // 10 for m in moved), moved
   gone = weakref.ref(node)
+  bound.made.clear()
   del node
   gc.collect()
   assert gone() is None

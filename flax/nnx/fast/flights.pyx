@@ -6,8 +6,10 @@ function runs.
 """
 from cpython.pythread cimport PyThread_get_thread_ident
 
+from flax.nnx.fast.fronts import front
+
 cdef dict stacks = {}      # thread -> its calls under way, the latest last
-cdef object graph_context, update_context, eval_context
+cdef object graph_context, update_context, eval_context, pure_static_cache
 
 
 cdef class Flight:
@@ -55,8 +57,32 @@ cdef int ground() except -1:
   return 0
 
 
+cdef class Offered:
+  """Offers `cached_partial`'s cache to the call in its `with` block, which has to take it."""
+  cdef object cache
+  cdef bint caching
+
+  def __enter__(self):
+    self.caching = graph_context.caching
+    if not self.caching:
+      graph_context.tmp_static_cache = self.cache
+
+  def __exit__(self, *error):
+    if not self.caching and graph_context.tmp_static_cache is not None:
+      with pure_static_cache(self.cache):   # which raises
+        pass
+
+
+def static_cache(cache):
+  cdef Offered offered = Offered.__new__(Offered)
+  offered.cache = cache
+  return offered
+
+
 def install(graphlib: dict) -> None:
-  global graph_context, update_context, eval_context
+  global graph_context, update_context, eval_context, pure_static_cache
   from jax._src import core
   eval_context = core.eval_context
   graph_context, update_context = graphlib['GRAPH_CONTEXT'], graphlib['update_context']
+  pure_static_cache = graphlib['static_cache']
+  graphlib['static_cache'] = front(static_cache, pure_static_cache)
