@@ -13,7 +13,9 @@ ADVICE = {
   'brings new objects': 'make models once, outside of the loop',
   'outside a Variable': 'wrap it in nnx.Variable, or make it a jax.Array once',
   'compares in a way of its own': 'make it a dataclass, or give it no __eq__',
-  'not a jax.Array': 'store jax Arrays in Variables',
+  'not a jax.Array': 'store arrays or numbers in Variables',
+  "upstream's own program runs": 'place the arrays instead, and let jax.jit infer it from them',
+  'another kind of value': 'give a Variable one kind of value',
 }
 
 
