@@ -52,9 +52,12 @@ def _timed(call: Call, repeats: int) -> float:
   return (time.perf_counter() - start) / repeats
 
 
-def on_twin(twin: str, script: str, *arguments: str) -> dict:
-  """What `script --json -` prints, run on `twin`; {'error': ...} where it fails."""
-  env = {'JAX_PLATFORMS': 'cpu', **os.environ, 'FLAX_NNX_FAST': SWITCH[twin]}
+def on_twin(twin: str, script: str, *arguments: str, **settings: str) -> dict:
+  """What `script --json -` prints, run on `twin`; {'error': ...} where it fails.
+
+  `settings` are added to the environment.
+  """
+  env = {'JAX_PLATFORMS': 'cpu', **os.environ, **settings, 'FLAX_NNX_FAST': SWITCH[twin]}
   command = [sys.executable, str(HERE / script), *arguments, '--json', '-']
   done = subprocess.run(command, env=env, capture_output=True, text=True)
   if done.returncode:
