@@ -392,3 +392,18 @@ def test_the_report(say):
     assert placed._fast_site.fast == 0
     assert any('shardings' in why for why in placed._fast_site.reasons)
   say(*tree(net))
+
+
+def test_trying_less_often(say):
+  """A function for whose model no plan can be made tries in some calls only, until one can."""
+  net, names = model(), Names()
+  net.layers[0].kernel.set_value({'a': jnp.ones(2)})
+  step = nnx.jit(lambda net: net.layers[1].kernel[...] * 2, graph=False)
+  for i in range(200):
+    if i == 100:
+      net.layers[0].kernel.set_value(jnp.ones(2))
+    out = step(net)
+  say(value_of(out), *tree(net, names))
+  if graph_fast.twin() == 'compiled':
+    assert step._fast_site.fast == 200 - 128  # the 128th call tries
+    assert sum(step._fast_site.reasons.values()) >= 97

@@ -25,8 +25,11 @@ cdef class Site:
   cdef list plans              # the latest first
   cdef object fun              # whose signature names the arguments
   cdef list parameters         # their names, once asked for
-  cdef readonly Py_ssize_t calls, fast, unused
+  cdef readonly Py_ssize_t calls, fast
+  cdef readonly Py_ssize_t unused   # plans made since one was used
+  cdef readonly Py_ssize_t tried    # calls that should have made a plan since one did
   cdef readonly dict reasons   # why a call went the general way: {words: times}
+  cdef str why                 # the latest of those
   cdef object __weakref__
 
   cdef int count(self, str why) except -1

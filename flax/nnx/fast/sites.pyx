@@ -14,6 +14,8 @@ from flax.nnx.fast.programs cimport at_top_level, same_list
 cdef enum:
   SETTLED_KEPT = 8       # traces for each plan: batch shapes, say
   UNUSED_ALLOWED = 32    # plans made in a row without one use, before a site stops making them
+  TRIES = 8              # calls in a row that make no plan, before a site tries in some calls only
+  TRIED_AGAIN = 64       # calls from then on for each that tries; a power of two
   REASONS_KEPT = 100     # for each site
 
 cdef Py_ssize_t plans_kept = 8   # for each site
@@ -54,17 +56,18 @@ cdef class Site:
         why = 'more reasons than are kept'
       LOG.info('%s: %s', self.name, why)
     self.reasons[why] = self.reasons.get(why, 0) + 1
+    self.why = why
     return 0
 
   cdef int used(self) noexcept:
     """A call went by plan."""
     self.fast += 1
-    self.unused = 0
+    self.unused = self.tried = 0
     return 0
 
   def clear(self):
     """Forgets all counts."""
-    self.calls = self.fast = self.unused = 0
+    self.calls = self.fast = self.unused = self.tried = 0
     self.reasons.clear()
 
   cdef bint plannable(self) except -1:
@@ -74,6 +77,10 @@ cdef class Site:
     if self.unused >= UNUSED_ALLOWED:
       self.count('plans were made time and again and none could be used: each call brings new objects')
       return False
+    if self.tried >= TRIES and self.calls & (TRIED_AGAIN - 1):   # trying costs about what a walk does
+      self.count(self.why or 'no plan could be made')
+      return False
+    self.tried += 1
     return True
 
   cdef Planned planned(self, Roots roots):
@@ -110,6 +117,7 @@ cdef class Site:
     return self.parameters
 
   cdef int keep(self, Planned planned) except -1:
+    self.tried = 0
     if planned in self.plans:
       return 0
     self.plans = [planned] + self.plans[:plans_kept - 1]
