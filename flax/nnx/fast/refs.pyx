@@ -43,6 +43,7 @@ cdef class RefTable:
       return len(self.mapping)
     return PyList_GET_SIZE(self.keys)
 
+  @cython.overflowcheck(False)   # the product wraps, in a checked build too
   cdef Py_ssize_t probe(self, size_t address) noexcept:
     """The bucket that holds `address`, or the empty one where it belongs."""
     cdef size_t scattered = (address >> 4) * <size_t>0x9E3779B97F4A7C15
