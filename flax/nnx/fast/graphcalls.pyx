@@ -14,7 +14,7 @@ from cpython.object cimport PyObject
 from cpython.weakref cimport PyWeakref_NewRef
 
 from flax.nnx.fast cimport kinds, upstream
-from flax.nnx.fast.arguments cimport Roots, arguments_of, tree_passes
+from flax.nnx.fast.arguments cimport tree_passes
 from flax.nnx.fast.flights cimport Flight, land, take_off
 from flax.nnx.fast.graphprograms cimport Record, alone, filled_in, uniform
 from flax.nnx.fast.graphtypes cimport NodeDef, NodeRef, VariableDef, same_objects
@@ -198,20 +198,15 @@ cdef class GraphSite(Site):
 
   cdef Planned note(self, tuple args, dict kwargs, tuple pure_args, dict pure_kwargs, object cache):
     """A plan for these arguments as they are now; None, and the reason counted, where none is made."""
-    cdef Roots roots = Roots.__new__(Roots)
     cdef Planned planned
     if list(kwargs) != sorted(kwargs):
       for value in kwargs.values():
         if not tree_passes(value, 0):
           self.count('keyword arguments that are nodes, not in alphabetical order')
           return None
-    arguments = arguments_of(args, kwargs, pure_args, pure_kwargs, self.parameter_names(), roots)
-    if arguments is None or not roots.objects:
-      self.count('an argument of a kind that plans do not cover')
-      return None
-    planned = self.planned(roots)
-    if planned is not None:
-      planned.arguments, planned.cache = arguments, None if cache is None else weakref.ref(cache)
+    planned = self.planned_for(args, kwargs, pure_args, pure_kwargs)
+    if planned is not None and cache is not None:
+      planned.cache = weakref.ref(cache)
     return planned
 
   cdef int settle(

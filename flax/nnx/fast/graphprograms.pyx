@@ -15,7 +15,8 @@ from cpython.object cimport PyObject
 from flax.nnx.fast cimport upstream
 from flax.nnx.fast.flights cimport ground, land, take_off
 from flax.nnx.fast.nodes cimport NodeStates, Split, has_states, plain_states, rebuilt, states_in
-from flax.nnx.fast.programs cimport Outcome, Program, all_values, at_top_level, same_list
+from flax.nnx.fast.programs cimport SCALARS, Outcome, Program, all_values, at_top_level, same_list
+from flax.nnx.fast.programs import NotPlain
 
 cdef extern from "Python.h":
   Py_ssize_t Py_REFCNT(PyObject* o) noexcept
@@ -26,7 +27,6 @@ cdef enum:
 cdef object mesh_lib
 cdef object tree_flatten = jax.tree.flatten, tree_unflatten = jax.tree.unflatten
 cdef object SingleDevice = jax.sharding.SingleDeviceSharding
-cdef tuple SCALARS = (int, float, bool, complex)
 cdef tuple NO_ARRAYS = (str, bytes, type(None), type(...))
 
 
@@ -79,10 +79,6 @@ cdef Record record_of(list splits, list leaves, object treedef):
     record.sources.append(at if at >= 0 and times[id(leaf)] == 1 and keepable(leaf) else -1)
   record.graphdefs = [(<Split>one).graphdef for one in splits]
   return record
-
-
-class NotPlain(Exception):
-  """The arguments need upstream's own program."""
 
 
 cdef object swapped(object x, list splits, list others):

@@ -40,8 +40,13 @@ def split_unflatten(_, children):
 
 
 cdef class Flat:
-  def __init__(self, treedef, leaves):
-    self.treedef, self.leaves = treedef, leaves
+  pass
+
+
+cdef Flat flat_like(object treedef, list leaves):
+  cdef Flat flat = Flat.__new__(Flat)
+  flat.treedef, flat.leaves = treedef, leaves
+  return flat
 
 
 class _Path:
@@ -65,9 +70,7 @@ def flat_flatten(Flat flat not None):
 
 
 def flat_unflatten(treedef, children):
-  cdef Flat flat = Flat.__new__(Flat)
-  flat.treedef, flat.leaves = treedef, list(children)
-  return flat
+  return flat_like(treedef, list(children))
 
 
 cdef list states_in(object carried):

@@ -65,6 +65,10 @@ cdef bint same_list(list a, list b) noexcept:
   return True
 
 
+class NotPlain(Exception):
+  """The arguments need upstream's own program."""
+
+
 class Traced:
   """The function that jax traces for a program; to all appearances upstream's."""
 

@@ -34,6 +34,7 @@ cdef class Site:
 
   cdef int count(self, str why) except -1
   cdef bint plannable(self) except -1
+  cdef Planned planned_for(self, tuple args, dict kwargs, tuple pure_args, dict pure_kwargs)
   cdef Planned planned(self, Roots roots)
   cdef bint agrees(self, Planned planned, list lists) except -1
   cdef list parameter_names(self)

@@ -7,7 +7,7 @@ import inspect
 import logging
 import weakref
 
-from flax.nnx.fast.arguments cimport Roots
+from flax.nnx.fast.arguments cimport Roots, arguments_of
 from flax.nnx.fast.plans cimport Plan, recorded, why_not
 from flax.nnx.fast.programs cimport at_top_level, same_list
 
@@ -82,6 +82,19 @@ cdef class Site:
       return False
     self.tried += 1
     return True
+
+  cdef Planned planned_for(self, tuple args, dict kwargs, tuple pure_args, dict pure_kwargs):
+    """A plan for these arguments, which go as `pure_args` and `pure_kwargs`; None as of `planned`."""
+    cdef Roots roots = Roots.__new__(Roots)
+    cdef Planned planned
+    arguments = arguments_of(args, kwargs, pure_args, pure_kwargs, self.parameter_names(), roots)
+    if arguments is None or not roots.objects:
+      self.count('an argument of a kind that plans do not cover')
+      return None
+    planned = self.planned(roots)
+    if planned is not None:
+      planned.arguments = arguments
+    return planned
 
   cdef Planned planned(self, Roots roots):
     """A plan for these nodes as they are now; None, and the reason counted, where none is made."""

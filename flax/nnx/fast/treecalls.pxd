@@ -1,4 +1,5 @@
 """A call of a function that `nnx.jit` made without graph updates, or `nnx.jit_partial`."""
+from flax.nnx.fast.plans cimport Plan
 from flax.nnx.fast.sites cimport Planned, Site
 from flax.nnx.fast.treeprograms cimport Changes, TreeProgram
 
@@ -18,7 +19,10 @@ cdef class TreeSite(Site):
   cdef object by_plan(self, object jit, tuple args, dict kwargs)
   cdef int landed(self, object jit, Planned planned, tuple outs, list owners) except -1
   cdef int merged(self, object jit, Planned planned, tuple outs, list owners) except -1
-  cdef int update(self, object jit, Planned planned, object updates, list owners) except -1
+  cdef tuple taken(self, object jit, tuple args, dict kwargs)
+  cdef object places(self, Plan plan, object variables)
+  cdef object variables(self, object jit, Planned planned, list owners)
+  cdef int apply(self, object variables, object updates) except -1
   cdef object general(self, object jit, tuple args, dict kwargs)
   cdef bint covers(self, tuple flat) except -1
 

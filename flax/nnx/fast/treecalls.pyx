@@ -7,9 +7,9 @@ from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
 
 from flax.nnx.fast cimport upstream
-from flax.nnx.fast.arguments cimport Roots, arguments_of, tree_passes
+from flax.nnx.fast.arguments cimport Roots, tree_passes
 from flax.nnx.fast.graphtypes cimport GraphDef, same_objects
-from flax.nnx.fast.nodes cimport Flat
+from flax.nnx.fast.nodes cimport Flat, flat_like
 from flax.nnx.fast.plans cimport Plan
 from flax.nnx.fast.programs cimport Outcome, at_top_level
 from flax.nnx.fast.sites cimport MISS, Planned, Site
@@ -70,16 +70,12 @@ cdef class TreeSite(Site):
 
   cdef Planned note(self, object jit, tuple args, dict kwargs, tuple flat):
     """A plan for these arguments as they are now; None, and the reason counted, where none is made."""
-    cdef Roots roots = Roots.__new__(Roots)
-    cdef Planned planned
-    arguments = arguments_of(args, kwargs, flat[0], flat[1], self.parameter_names(), roots)
-    if arguments is None or not roots.objects:
-      self.count('an argument of a kind that plans do not cover')
-      return None
-    planned = self.planned(roots)
-    if planned is not None:
-      planned.arguments = arguments
-    return planned
+    return self.planned_for(args, kwargs, flat[0], flat[1])
+
+  cdef object places(self, Plan plan, object variables):
+    """For each place that upstream names, the leaf of the Variable there."""
+    cdef dict leaf_of = leaves_by_owner(plan)
+    return {place: leaf_of[id(one)] for place, one in variables.items() if id(one) in leaf_of}
 
   cdef int settle(self, Planned planned, Changes changes) except -1:
     """Keeps a plan that still holds after a call, with what came back."""
@@ -149,30 +145,37 @@ cdef class TreeSite(Site):
   cdef int merged(self, object jit, Planned planned, tuple outs, list owners) except -1:
     """The second half of upstream's call, where a plan's call came back with something new."""
     changes, _, updates = unpacked(outs)
-    self.update(jit, planned, updates, owners)
+    self.apply(self.variables(jit, planned, owners), updates)
     return 0 if changes is None else self.settle(planned, changes)
-
-  cdef int update(self, object jit, Planned planned, object updates, list owners) except -1:
-    apply_updates({place: owners[k] for place, k in planned.places.items()}, updates)
-    return 0
 
   cdef object general(self, object jit, tuple args, dict kwargs):
     """Upstream's call, step by step; a plan is noted on the way, and kept if it still holds after."""
     cdef Planned planned = None
     cdef bint plannable = self.plannable()
-    args = (*jit.partial_args, *args)
-    pure_args, pure_kwargs = jit._maybe_to_tree(args, kwargs)
-    variables = check_no_aliases('jit', args=pure_args, kwargs=pure_kwargs)
+    pure_args, pure_kwargs, variables = self.taken(jit, args, kwargs)
     flat = self.program.flat_call(pure_args, pure_kwargs)
     if plannable and self.covers(flat):
       planned = self.note(jit, args, kwargs, flat)
       if planned is not None:
-        planned.places = places_of(planned.plan, variables)
+        planned.places = self.places(planned.plan, variables)
     changes, out, updates = self.program.run(flat, pure_args, pure_kwargs)
-    apply_updates(variables, updates)
+    self.apply(variables, updates)
     if planned is not None and changes is not None:
       self.settle(planned, changes)
     return jit._maybe_from_tree(out)
+
+  cdef tuple taken(self, object jit, tuple args, dict kwargs):
+    """(args, kwargs, Variables by place) as upstream's jitted function and updates take them."""
+    pure_args, pure_kwargs = jit._maybe_to_tree((*jit.partial_args, *args), kwargs)
+    return pure_args, pure_kwargs, check_no_aliases('jit', args=pure_args, kwargs=pure_kwargs)
+
+  cdef object variables(self, object jit, Planned planned, list owners):
+    """The same Variables, where a plan has them."""
+    return {place: owners[k] for place, k in planned.places.items()}
+
+  cdef int apply(self, object variables, object updates) except -1:
+    apply_updates(variables, updates)
+    return 0
 
   cdef bint covers(self, tuple flat) except -1:
     if flat is None:
@@ -183,24 +186,12 @@ cdef class TreeSite(Site):
     return flat is not None
 
 
-cdef dict places_of(Plan plan, dict variables):
-  """jax key path -> leaf, of the Variables at those paths."""
-  cdef dict leaf_of = leaves_by_owner(plan)
-  return {place: leaf_of[id(one)] for place, one in variables.items() if id(one) in leaf_of}
-
-
 cdef dict leaves_by_owner(Plan plan):
   cdef Py_ssize_t i
   cdef dict leaf_of = {}
   for i in range(plan.n_leaves):
     leaf_of[<size_t>plan.owners[i]] = i
   return leaf_of
-
-
-cdef Flat flat_like(object treedef, list leaves):
-  cdef Flat flat = Flat.__new__(Flat)
-  flat.treedef, flat.leaves = treedef, leaves
-  return flat
 
 
 cdef object returned(object jit, object out):
@@ -213,7 +204,6 @@ cdef class PartialSite(TreeSite):
     """A plan for what is bound; the other arguments are jax's to compare."""
     cdef Roots roots = Roots.__new__(Roots)
     cdef Flat bound = flat[0][0]
-    cdef Planned planned
     if len(bound.leaves) != len(jit.partial_args):
       self.count('a bound Variable holds something else than one array')
       return None
@@ -223,11 +213,11 @@ cdef class PartialSite(TreeSite):
         roots.names.append(f'bound value {i}')
         roots.lists.append([bound.leaves[i]])
     roots.tokens.append(bound.treedef)
-    planned = self.planned(roots) if roots.objects else None
-    if planned is not None:
-      leaf_of = leaves_by_owner(planned.plan)
-      planned.places = [leaf_of.get(id(value), -1) for value in jit.partial_args]
-    return planned
+    return self.planned(roots) if roots.objects else None
+
+  cdef object places(self, Plan plan, object variables):
+    cdef dict leaf_of = leaves_by_owner(plan)
+    return [leaf_of.get(id(value), -1) for value in variables]
 
   cdef Planned fit(self, object jit, tuple args, dict kwargs):
     """The latest plan, where the list of what is bound still is as it was."""
@@ -258,22 +248,15 @@ cdef class PartialSite(TreeSite):
           leaves[i] = arrays[k]
     return (flat_like(planned.tokens[0], leaves), *args), kwargs
 
-  cdef int update(self, object jit, Planned planned, object updates, list owners) except -1:
-    apply_raw_updates(jit.partial_args, updates)
-    return 0
+  cdef tuple taken(self, object jit, tuple args, dict kwargs):
+    return (jit.partial_args, *args), kwargs, jit.partial_args
 
-  cdef object general(self, object jit, tuple args, dict kwargs):
-    cdef Planned planned = None
-    cdef bint plannable = self.plannable()
-    pure_args = (jit.partial_args, *args)
-    flat = self.program.flat_call(pure_args, kwargs)
-    if plannable and self.covers(flat):
-      planned = self.note(jit, args, kwargs, flat)
-    changes, out, updates = self.program.run(flat, pure_args, kwargs)
-    apply_raw_updates(jit.partial_args, updates)
-    if planned is not None and changes is not None:
-      self.settle(planned, changes)
-    return jit._maybe_from_tree(out)
+  cdef object variables(self, object jit, Planned planned, list owners):
+    return jit.partial_args
+
+  cdef int apply(self, object variables, object updates) except -1:
+    apply_raw_updates(variables, updates)
+    return 0
 
 
 def call(jit, *args, **kwargs):

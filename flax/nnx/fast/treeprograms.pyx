@@ -7,8 +7,9 @@ import jax
 
 from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.kinds cimport TypeInfo, info_of
-from flax.nnx.fast.nodes cimport Flat, TreeState, rebuilt
+from flax.nnx.fast.nodes cimport Flat, TreeState, flat_like, rebuilt
 from flax.nnx.fast.programs cimport Outcome, Program, all_values, at_top_level
+from flax.nnx.fast.programs import NotPlain
 
 cdef str FLAT = f'{Flat.__module__}.{Flat.__qualname__}'
 cdef object tree_flatten = jax.tree.flatten, tree_unflatten = jax.tree.unflatten
@@ -18,15 +19,11 @@ cdef class Changes:
   pass
 
 
-class NotPlain(Exception):
-  """The arguments need upstream's own program."""
-
-
 cdef Flat flat_of(object x):
   leaves, treedef = tree_flatten(x)
   if not all_values(leaves):
     raise NotPlain
-  return Flat(treedef, leaves)
+  return flat_like(treedef, leaves)
 
 
 cdef object flat_nodes(object x):
