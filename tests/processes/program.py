@@ -1,9 +1,11 @@
-"""One of two processes that train one model together: python program.py PORT RANK
+"""One of two processes that train one model together: python program.py PORT RANK FILE
 
-Each has two virtual CPU devices; the mesh spans all four. Prints, for each way to call a step, the
-losses, how often the step was traced, and where its parameters lie.
+Each has two virtual CPU devices; the mesh spans all four. Writes to the file, for each way to call a
+step, the losses, how often the step was traced, and where its parameters lie. (What goes to stdout is
+mixed with lines of the library that moves the data.)
 """
 
+import functools
 import sys
 
 import jax
@@ -54,7 +56,7 @@ def build():
   return model, optimizer
 
 
-def main() -> None:
+def main(say) -> None:
   rank = int(sys.argv[2])
   x = placed(np.random.default_rng(rank).normal(size=(8, 4)).astype(np.float32), 'data')
   for way, make in WAYS.items():
@@ -70,12 +72,13 @@ def main() -> None:
     step, nodes = make(train, model, optimizer)
     losses = [float(step(*nodes, x)) for _ in range(6)]
     kernel = model.last.kernel.get_raw_value()
-    print(way, losses, len(traces), kernel.sharding, [s.index for s in kernel.addressable_shards])
-    print(*[float(jnp.sum(value)) for value in jax.tree.leaves(nnx.state((model, optimizer)))])
+    say(way, losses, len(traces), kernel.sharding, [s.index for s in kernel.addressable_shards])
+    say(*[float(jnp.sum(value)) for value in jax.tree.leaves(nnx.state((model, optimizer)))])
   if graph_fast.twin() == 'compiled':
     rows = graph_fast.report().functions
     assert len(rows) >= 1 and all(row.by_plan for row in rows), rows
 
 
 if __name__ == '__main__':
-  main()
+  with open(sys.argv[3], 'w') as file:
+    main(functools.partial(print, file=file))
