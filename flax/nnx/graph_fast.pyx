@@ -9,8 +9,8 @@ why, `fallbacks()` what the walks handed back to Python. `plan_limit` bounds the
 """
 import types
 
-from flax.nnx.fast import flatten, graphtypes, kinds, refs, sites, states, unflatten, update, upstream
-from flax.nnx.fast import trees, variables, walks
+from flax.nnx.fast import flatten, graphtypes, kinds, partials, refs, sites, states, trees, unflatten
+from flax.nnx.fast import update, upstream, variables, walks
 from flax.nnx.fast import fallbacks as _fallbacks
 from flax.nnx.fast.fallbacks import fallbacks
 
@@ -78,4 +78,5 @@ def install(graphlib: dict) -> None:
   graphlib.update(trees.install(graphlib, pure))
   graphlib.update(walks.install(graphlib, pure, whole))
   states.install_graphlib(graphlib)
+  partials.install_graphlib(graphlib)
   installed = True

@@ -7,8 +7,8 @@ import dis
 import inspect
 import sys
 
-from flax.nnx.fast import flights, graphcalls, graphprograms, nodes, plans, programs, treecalls
-from flax.nnx.fast import treeprograms
+from flax.nnx.fast import flights, graphcalls, graphprograms, nodes, partials, plans, programs
+from flax.nnx.fast import treecalls, treeprograms, watch
 from flax.nnx.fast.fronts import front
 
 # Options under which upstream's own program has to run: they name what the flat one does not have.
@@ -85,12 +85,14 @@ def install(compilation: dict) -> None:
   graphlib = vars(sys.modules['flax.nnx.graphlib'])
   extract = sys.modules['flax.nnx.extract']
   plans.install(core.eval_trace._weakref)
+  watch.install()
   flights.install(graphlib)
   nodes.install(extract.NodeStates, extract.TreeState)
   programs.install()
   graphprograms.install()
   graphcalls.install(graphlib)
   treecalls.install(compilation)
+  partials.install(compilation)
   for name, (traced, make, call) in SPLICED.items():
     wrapped, pure_class = compilation[name], compilation[traced]
     compilation[traced] = _shared(pure_class)

@@ -9,6 +9,6 @@ cdef class Flight:
   cdef int close(self) except -1
 
 
-cdef int take_off(Flight flight) except -1   # None: a call that upstream's contexts know
-cdef int land() except -1
+cdef object take_off(object flight)          # None: a call that upstream's contexts know
+cdef int land(object above) except -1        # `above`: what `take_off` gave
 cdef int ground() except -1                  # a trace begins: opens the contexts of the latest call

@@ -4,11 +4,20 @@ A call by plan skips the first half of upstream's call, which notes every object
 because no trace is expected. Where jax traces after all, that half is done before the user's
 function runs.
 """
-from cpython.pythread cimport PyThread_get_thread_ident
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 
 from flax.nnx.fast.fronts import front
 
-cdef dict stacks = {}      # thread -> its calls under way, the latest last
+cdef extern from *:
+  """
+  #ifdef _MSC_VER
+  static __declspec(thread) PyObject* flax_flight = NULL;
+  #else
+  static __thread PyObject* flax_flight = NULL;
+  #endif
+  """
+  PyObject* flax_flight    # of this thread: its latest call under way, owned; NULL before the first
 cdef object graph_context, update_context, eval_context, pure_static_cache
 
 
@@ -31,27 +40,30 @@ cdef class Flight:
     return 0
 
 
-cdef int take_off(Flight flight) except -1:
-  thread = PyThread_get_thread_ident()
-  stack = stacks.get(thread)
-  if stack is None:
-    stack = stacks[thread] = []
-  (<list>stack).append(flight)
+cdef object take_off(object flight):
+  """The latest call of this thread from now on; gives the one before."""
+  return exchanged(flight)
+
+
+cdef int land(object above) except -1:
+  exchanged(above)
   return 0
 
 
-cdef int land() except -1:
-  thread = PyThread_get_thread_ident()
-  cdef list stack = stacks[thread]
-  stack.pop()
-  if not stack:
-    del stacks[thread]
-  return 0
+cdef object exchanged(object flight):
+  global flax_flight
+  cdef PyObject* before = flax_flight
+  Py_INCREF(flight)
+  flax_flight = <PyObject*>flight
+  if before is NULL:
+    return None
+  flight = <object>before
+  Py_DECREF(flight)   # the thread's; ours stays
+  return flight
 
 
 cdef int ground() except -1:
-  cdef list stack = stacks.get(PyThread_get_thread_ident())
-  flight = stack[len(stack) - 1] if stack else None
+  cdef object flight = None if flax_flight is NULL else <object>flax_flight
   if flight is not None:
     (<Flight>flight).open()
   return 0

@@ -7,6 +7,7 @@ function with the pure one's signature, name, docstring and module that passes i
 
 import functools
 import inspect
+import types
 import typing as tp
 
 Function = tp.Callable[..., tp.Any]
@@ -62,6 +63,24 @@ def front(compiled: Function, pure: Function, line: int | None = None) -> Functi
   function = functools.wraps(pure)(namespace['front'])
   function.__code__ = function.__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname)
   function.__defaults__, function.__kwdefaults__ = pure.__defaults__, pure.__kwdefaults__
+  return function
+
+
+@functools.cache
+def _passing(code: types.CodeType) -> types.CodeType:
+  """The code of a function that passes all its arguments on, at the last line of `code`."""
+  line = max(line for _, _, line in code.co_lines() if line)
+  source = '\n' * (line - 1) + 'def front(*args, **kwargs): return _compiled(args, kwargs)\n'
+  namespace: dict[str, tp.Any] = {}
+  exec(compile(source, code.co_filename, 'exec'), namespace)
+  return namespace['front'].__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname)
+
+
+def stand_in(compiled: Function, wrapper: Function) -> Function:
+  """A front for one wrapper of the many that a pure function makes: `compiled(args, kwargs)`."""
+  function = types.FunctionType(_passing(wrapper.__code__), {'_compiled': compiled})
+  functools.update_wrapper(function, wrapper)
+  function.__wrapped__ = wrapper.__wrapped__
   return function
 
 

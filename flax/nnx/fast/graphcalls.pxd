@@ -36,7 +36,7 @@ cdef class GraphSite(Site):
   cdef int keep_settled(self, Planned planned, Settled settled) except -1
   cdef object by_plan(self, object jit, tuple args, dict kwargs, object cache)
   cdef object flown(
-    self, object jit, Planned planned, tuple args, dict kwargs, object cache, list lists, list owners
+    self, object jit, Planned planned, tuple args, dict kwargs, object cache, list arrays, list owners
   )
   cdef object landed(self, Flight flight, Planned planned, list nodes, tuple outs, list owners)
   cdef object merged(

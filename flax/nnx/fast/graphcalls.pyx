@@ -19,9 +19,9 @@ from flax.nnx.fast.flights cimport Flight, land, take_off
 from flax.nnx.fast.graphprograms cimport Record, alone, filled_in, uniform
 from flax.nnx.fast.graphtypes cimport NodeDef, NodeRef, VariableDef, same_objects
 from flax.nnx.fast.kinds cimport TypeInfo, info_of
-from flax.nnx.fast.nodes cimport NodeStates, Split, has_states, states_in
+from flax.nnx.fast.nodes cimport NodeStates, has_states, split_of, states_in
 from flax.nnx.fast.plans cimport Plan
-from flax.nnx.fast.programs cimport Outcome, at_top_level, same_list
+from flax.nnx.fast.programs cimport Outcome, at_top_level, configured, same_list
 from flax.nnx.fast.sites cimport MISS, Planned, Site
 
 cdef extern from "Python.h":
@@ -94,7 +94,7 @@ cdef class Settled:
       data = data_of(array)
       self.sharding = data.sharding
       self.layouts.append(data._pjrt_layout)
-    self.world = [setting.value for setting in settings]
+    self.world = [configured(setting) for setting in settings]
     return 0
 
   cdef bint standing(self, Plan plan) noexcept:
@@ -146,7 +146,7 @@ cdef class Settled:
       if is_deleted(data_of(arrays[<Py_ssize_t>k])):
         return False
     for i in range(len(<list>settings)):
-      value = (<list>settings)[i].value
+      value = configured((<list>settings)[i])
       if value is not self.world[i] and value != self.world[i]:
         return False
     if not self.loose:
@@ -222,7 +222,7 @@ cdef class GraphSite(Site):
     step = plan.check()
     if step >= 0:
       return self.count(f'{planned.words(step)}: another object after the call')
-    plan.collect(arrays, None)
+    plan.collect(arrays)
     settled.record, settled.definitions = record, definitions
     settled.kept, settled.refs, settled.keys, settled.unused = [], [], [], []
     settled.layouts = []
@@ -253,7 +253,7 @@ cdef class GraphSite(Site):
     cdef Planned planned = self.fitting(args, kwargs, cache)
     cdef Plan plan
     cdef Settled expected
-    cdef list arrays, lists, owners
+    cdef list arrays, owners
     cdef Py_ssize_t step
     cdef bint standing
     if planned is None:
@@ -262,26 +262,26 @@ cdef class GraphSite(Site):
     if plan.asked and not plan.fits_itself():
       self.count('a static attribute that does not equal itself any more')
       return MISS
-    arrays, owners = plan.blank(), plan.blank()
+    arrays, owners = plan.blank(), [None] * len(expected.changed)
     step = plan.check()
     if step >= 0:
       self.count(f'{planned.words(step)}: not the object that was there before')
       return MISS
     standing = expected.standing(plan)
-    plan.collect(arrays, owners)
+    plan.collect(arrays)
+    plan.collect_owners(expected.changed, owners)
     if not standing and not expected.refit(arrays):
       self.count('an array that stays is held elsewhere too, or is a new one of another kind')
       return MISS
     if expected.kept and not expected.undisturbed(arrays, args, kwargs):
       self.count('an array that stays was deleted, or lies where the program does not run')
       return MISS
-    lists = plan.by_root(arrays)
-    arrays.clear()   # so that what stays is counted once
-    return self.flown(jit, planned, args, kwargs, cache, lists, owners)
+    return self.flown(jit, planned, args, kwargs, cache, arrays, owners)
 
   cdef object flown(
-    self, object jit, Planned planned, tuple args, dict kwargs, object cache, list lists, list owners
+    self, object jit, Planned planned, tuple args, dict kwargs, object cache, list arrays, list owners
   ):
+    cdef list lists = planned.plan.by_root(arrays)
     cdef Flight flight = Flight.__new__(Flight)
     cdef list nodes = []
     cdef Py_ssize_t i
@@ -289,7 +289,7 @@ cdef class GraphSite(Site):
     for i in range(len(lists)):
       nodes.append(node_of(planned, i, lists[i]))
     outer_args, outer_kwargs = planned.arguments.built(args, kwargs, nodes)
-    take_off(flight)
+    above = take_off(flight)
     try:
       if cache is not None:
         graph_context.tmp_static_cache = None
@@ -301,14 +301,14 @@ cdef class GraphSite(Site):
       flight.close()
       raise
     finally:
-      land()
+      land(above)
     return self.landed(flight, planned, nodes, outs, owners)
 
   cdef object landed(self, Flight flight, Planned planned, list nodes, tuple outs, list owners):
     cdef Settled settled
     cdef Outcome outcome = None
     cdef list leaves, definitions = None
-    cdef Py_ssize_t i, k
+    cdef Py_ssize_t i
     if len(outs) == 3:
       args_out, kwargs_out, out = outs
       states = states_in((args_out, kwargs_out))
@@ -318,7 +318,7 @@ cdef class GraphSite(Site):
       outcome, out = outs
       settled = known(planned, outcome.record, None)
     if flight.manager is not None or settled is None or (
-      settled is not planned.expected and settled.kept
+      settled is not planned.expected and (settled.kept or planned.expected.kept)
     ):
       if outcome is not None:
         args_out, kwargs_out = tree_unflatten(
@@ -332,8 +332,7 @@ cdef class GraphSite(Site):
       for one in states:
         leaves.extend(one.states[0])
     for i in range(PyList_GET_SIZE(leaves)):
-      k = settled.changed[i]
-      planned.plan.store(k, leaves[i], owners[k])
+      planned.plan.store(settled.changed[i], leaves[i], owners[i])
     planned.expected = settled
     self.used()
     return out
@@ -372,12 +371,9 @@ cdef class GraphSite(Site):
 
 
 cdef object node_of(Planned planned, Py_ssize_t i, list leaves):
-  cdef Split split
   if planned.whole:
     return NodeStates.from_split(planned.tokens[i], leaves)
-  split = Split.__new__(Split)
-  split.graphdef, split.leaves = planned.tokens[i], leaves
-  return split
+  return split_of(planned.tokens[i], leaves)
 
 
 cdef bint is_node(object x) except -1:

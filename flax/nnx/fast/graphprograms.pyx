@@ -14,7 +14,8 @@ from cpython.object cimport PyObject
 
 from flax.nnx.fast cimport upstream
 from flax.nnx.fast.flights cimport ground, land, take_off
-from flax.nnx.fast.nodes cimport NodeStates, Split, has_states, plain_states, rebuilt, states_in
+from flax.nnx.fast.nodes cimport NodeStates, Split, has_states, plain_states, rebuilt
+from flax.nnx.fast.nodes cimport split_of, states_in
 from flax.nnx.fast.programs cimport SCALARS, Outcome, Program, all_values, at_top_level, same_list
 from flax.nnx.fast.programs import NotPlain
 
@@ -90,7 +91,7 @@ cdef object swapped(object x, list splits, list others):
     if type(x) is dict or (type(x) is NodeStates and not plain_states(x)):
       raise NotPlain
     if type(x) is NodeStates:
-      splits.append(Split(x._graphdef, x.states[0]))
+      splits.append(split_of(x._graphdef, x.states[0]))
       return splits[len(splits) - 1]
     if has_states(x):
       raise NotPlain
@@ -104,8 +105,8 @@ cdef object numbered(object x):
   count = itertools.count()
 
   def visit(x):
-    if type(x) is Split:
-      return Split((<Split>x).graphdef, [next(count) for _ in (<Split>x).leaves])
+    if isinstance(x, Split):
+      return split_of((<Split>x).graphdef, [next(count) for _ in (<Split>x).leaves])
     return jax.tree.map(lambda leaf: -1, x)
   return rebuilt(x, visit)
 
@@ -113,7 +114,7 @@ cdef object numbered(object x):
 cdef object restored(object x, list splits):
   """The reverse of `swapped`, in the same order."""
   def visit(x):
-    if type(x) is not Split:
+    if not isinstance(x, Split):
       return x
     splits.append(x)
     return NodeStates.from_split((<Split>x).graphdef, (<Split>x).leaves)
@@ -214,11 +215,11 @@ cdef class GraphProgram(Program):
     if not uniform([(<Split>split).leaves for split in splits], others):
       return self.run_whole(args, kwargs)
     others.clear()
-    take_off(None)
+    above = take_off(None)
     try:
       outs = self.outer(*outer_args, **outer_kwargs)
     finally:
-      land()
+      land(above)
     if len(outs) == 3:
       return (None, *outs)
     outcome, out = outs
@@ -226,11 +227,11 @@ cdef class GraphProgram(Program):
     return ((<Outcome>outcome).record, *whole(outcome, splits, True), out)
 
   cdef tuple run_whole(self, tuple args, dict kwargs):
-    take_off(None)
+    above = take_off(None)
     try:
       return (None, *self.full(*args, **kwargs))
     finally:
-      land()
+      land(above)
 
   def trace_outer(self, args, kwargs):
     """The function behind `outer`: upstream's, less what came back untouched."""
@@ -270,11 +271,11 @@ cdef class GraphProgram(Program):
       outer_args, outer_kwargs = swapped((args, kwargs), splits, [])
     except NotPlain:
       return self.pure(*args, **kwargs)
-    take_off(None)
+    above = take_off(None)
     try:
       outs = self.replayed(outer_args, outer_kwargs)
     finally:
-      land()
+      land(above)
     if len(outs) == 3:
       return outs
     outcome, out = outs

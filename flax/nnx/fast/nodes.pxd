@@ -12,6 +12,7 @@ cdef class Flat:
   cdef readonly list leaves
 
 
+cdef Split split_of(object graphdef, list leaves)
 cdef Flat flat_like(object treedef, list leaves)
 cdef object NodeStates            # upstream's: a graph node as its jitted function takes it
 cdef object TreeState             # the same where graphs are not updated

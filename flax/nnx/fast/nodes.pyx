@@ -5,38 +5,49 @@ State is flattened or made. Names of arguments in messages and dumps are upstrea
 """
 import jax
 
+from cpython.object cimport PyObject
+
+cdef extern from "Python.h":
+  ctypedef struct Allocating "PyTypeObject":
+    object tp_new(Allocating* cls, object args, PyObject* kwargs)
+
 cdef object tree_unflatten = jax.tree.unflatten
 
 
 cdef class Split:
-  def __init__(self, graphdef, leaves):
-    self.graphdef, self.leaves = graphdef, leaves
+  pass
 
 
-class _States:
-  """Names the leaves in messages and dumps as upstream's NodeStates does: `model.states[0][3]`."""
+class _Leaf:
+  """Names a leaf in messages and dumps as upstream's NodeStates does: `model.states[0][3]`."""
+
+  def __init__(self, number):
+    self.number = number
 
   def __str__(self):
-    return '.states[0]'
+    return f'.states[0][{self.number}]'
 
 
-cdef object STATES = _States()
-cdef object GRAPHDEF = jax.tree_util.GetAttrKey('_graphdef')
+# Where two of them do not compare, jax's message names the class, which is GraphDef upstream.
+cdef object SplitClass = type('GraphDef', (Split,), {'__slots__': (), '__module__': 'flax.nnx.graphlib'})
+
+
+cdef Split split_of(object graphdef, list leaves):
+  cdef Split split = (<Allocating*>SplitClass).tp_new(<Allocating*>SplitClass, (), NULL)
+  split.graphdef, split.leaves = graphdef, leaves
+  return split
 
 
 def split_with_keys(Split split not None):
-  return ((GRAPHDEF, split.graphdef), (STATES, split.leaves)), None
+  return tuple([(_Leaf(i), leaf) for i, leaf in enumerate(split.leaves)]), split.graphdef
 
 
 def split_flatten(Split split not None):
-  return (split.graphdef, split.leaves), None   # a node of its own, so that jax names GraphDefs
+  return split.leaves, split.graphdef
 
 
-def split_unflatten(_, children):
-  cdef Split split = Split.__new__(Split)
-  split.graphdef, leaves = children
-  split.leaves = leaves if type(leaves) is list else [leaves]   # jax fills in whatever it likes
-  return split
+def split_unflatten(graphdef, children):
+  return split_of(graphdef, list(children))
 
 
 cdef class Flat:
@@ -134,5 +145,5 @@ def install(node_states, tree_state) -> None:
   global NodeStates, TreeState
   NodeStates, TreeState = node_states, tree_state
   register = jax.tree_util.register_pytree_with_keys
-  register(Split, split_with_keys, split_unflatten, split_flatten)
+  register(SplitClass, split_with_keys, split_unflatten, split_flatten)
   register(Flat, flat_with_keys, flat_unflatten, flat_flatten)

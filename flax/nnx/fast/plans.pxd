@@ -26,6 +26,7 @@ cdef struct Step:
   Kind kind
   PyObject* target    # the node or Variable; NULL for a container
   PyObject* cls
+  PyObject* mapping   # the watched dict whose entries held when it was last compared; NULL: none did
   unsigned int version   # the version tag of `cls`
   Py_ssize_t index    # containers: which one; Variables: which leaf
   Py_ssize_t first    # of its entries
@@ -37,8 +38,9 @@ cdef struct Step:
 cdef class Plan:
   cdef Step* steps
   cdef Entry* entries
-  cdef PyObject** found         # container -> what was found in its place; only during `check`
-  cdef PyObject** arrays        # leaf -> the array; only during `check`
+  # Good during `check`. Those that stand in watched dicts are as the last check left them.
+  cdef PyObject** found         # container -> what was found in its place
+  cdef PyObject** arrays        # leaf -> the array
   cdef PyObject** owners        # leaf -> the Variable or node that holds it
   cdef PyObject** names         # leaf -> its attribute name; NULL in a Variable
   cdef Py_ssize_t n_steps, n_entries, n_found, n_leaves, registered
@@ -46,11 +48,14 @@ cdef class Plan:
   cdef list asked               # statics that upstream would ask whether they equal themselves
   cdef list counts              # leaves of each root
   cdef object trusted           # the trace state of the top level that was seen last
+  cdef unsigned long long seen  # `watch.writes` when a check last passed
+  cdef bint unwritten           # whether that is so still; during `check`
   cdef Py_ssize_t failed        # the entry that the last check failed at; -1: the step as a whole
 
   cdef Py_ssize_t check(self) noexcept
   cdef bint step_holds(self, Step* step) noexcept
   cdef bint attributes_hold(self, Step* step, PyObject* node) noexcept
+  cdef bint mapping_holds(self, Step* step, PyObject* mapping, Py_ssize_t skipped) noexcept
   cdef bint items_hold(self, Step* step, PyObject* mapping, Py_ssize_t skipped) noexcept
   cdef bint entry_holds(self, Py_ssize_t at, PyObject* value) noexcept
   cdef bint variable_holds(self, Step* step, PyObject* node) noexcept
@@ -59,7 +64,8 @@ cdef class Plan:
   cdef bint pytree_state_holds(self, Step* step, PyObject* state) noexcept
   cdef bint trusts(self, object trace_state) noexcept
   cdef list blank(self)
-  cdef int collect(self, list arrays, list owners) noexcept
+  cdef int collect(self, list arrays) noexcept
+  cdef int collect_owners(self, list leaves, list owners) noexcept
   cdef list by_root(self, list arrays)
   cdef int store(self, Py_ssize_t leaf, object value, object owner) except -1
   cdef bint fits_itself(self) except -1

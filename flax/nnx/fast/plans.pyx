@@ -12,6 +12,7 @@ import numpy as np
 import jax
 from flax.core import FrozenDict
 from cpython.dict cimport PyDict_SetItem
+from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
 from cpython.object cimport PyObject, PyTypeObject
 from cpython.ref cimport Py_INCREF
@@ -24,6 +25,7 @@ from flax.nnx.fast.kinds cimport pytree_state_metadata, registered_types
 from flax.nnx.fast.slots cimport VersionedType, has_slot, offset_of, read, version_of
 from flax.nnx.fast.slots cimport store as store_slot
 from flax.nnx.fast.variables cimport plain_metadata
+from flax.nnx.fast.watch cimport make_watchable, watch, writes
 
 cdef extern from "Python.h":
   PyObject* PyObject_GenericGetDict(PyObject* o, void* context) noexcept
@@ -179,6 +181,7 @@ cdef class Recorder:
     cdef list marks = marks_of(info, layout, values)
     if marks is None:
       raise Unplannable(f'{info.cls.__qualname__} marks its attributes in an unusual way')
+    make_watchable(attributes)
     self.met.add(id(node))
     cdef Py_ssize_t me = self.step(info, node, 0, len(values), above, entry)
     cdef Py_ssize_t first = self.steps[me][4]
@@ -391,6 +394,7 @@ cdef class Plan:
     self.entries = NULL
     self.found = self.arrays = self.owners = self.names = NULL
     self.n_steps = self.n_leaves = 0
+    self.seen = 0
 
   def __dealloc__(self):
     PyMem_Free(self.steps)
@@ -417,11 +421,13 @@ cdef class Plan:
     """
     cdef Py_ssize_t i
     self.failed = -1
+    self.unwritten = self.seen == writes()
     if self.registered != registered_types():
       return 0
     for i in range(self.n_steps):
       if not self.step_holds(&self.steps[i]):
         return i
+    self.seen = writes()
     return -1
 
   cdef bint step_holds(self, Step* step) noexcept:
@@ -441,9 +447,20 @@ cdef class Plan:
     cdef bint holds
     if attributes is NULL:
       return False
-    holds = PyDict_CheckExact(attributes) and self.items_hold(step, attributes, 0)
+    holds = self.mapping_holds(step, attributes, 0)
     Py_DECREF(attributes)   # the node holds it
     return holds
+
+  cdef bint mapping_holds(self, Step* step, PyObject* mapping, Py_ssize_t skipped) noexcept:
+    """`items_hold` for a dict that stays with its object; one that was not written since holds."""
+    if self.unwritten and mapping is step.mapping:
+      return True
+    step.mapping = NULL
+    if not PyDict_CheckExact(mapping) or not self.items_hold(step, mapping, skipped):
+      return False
+    if watch(mapping):
+      step.mapping = mapping
+    return True
 
   cdef bint items_hold(self, Step* step, PyObject* mapping, Py_ssize_t skipped) noexcept:
     cdef PyObject* key
@@ -478,7 +495,7 @@ cdef class Plan:
     if value is NULL or metadata is NULL or not is_leaf(value):
       return False
     self.arrays[step.index] = value
-    return PyDict_CheckExact(metadata) and self.items_hold(step, metadata, 1)
+    return self.mapping_holds(step, metadata, 1)
 
   cdef bint container_holds(self, Step* step) noexcept:
     cdef PyObject* value = self.found[step.index]
@@ -537,25 +554,30 @@ cdef class Plan:
     """A list as long as there are leaves; made before a check, since making one can run Python."""
     return [None] * self.n_leaves
 
-  cdef int collect(self, list arrays, list owners) noexcept:
-    """Fills in the arrays that the last check found, and the objects that hold them.
-
-    Both lists are blank: None is what gives way.
-    """
+  cdef int collect(self, list arrays) noexcept:
+    """Fills in the arrays that the last check found. The list is blank: None is what gives way."""
     cdef Py_ssize_t i
     for i in range(self.n_leaves):
       fill(<PyObject*>arrays, i, self.arrays[i])
-      if owners is not None:
-        fill(<PyObject*>owners, i, self.owners[i])
+    return 0
+
+  cdef int collect_owners(self, list leaves, list owners) noexcept:
+    """The same with the objects that hold the leaves: all of them, or those in a list of numbers."""
+    cdef Py_ssize_t i
+    for i in range(PyList_GET_SIZE(owners)):
+      fill(<PyObject*>owners, i, self.owners[i if leaves is None else <Py_ssize_t>leaves[i]])
     return 0
 
   cdef list by_root(self, list arrays):
-    """The same arrays in a list for each root."""
+    """The same arrays in a list for each root, and in no other."""
     cdef list lists = []
     cdef Py_ssize_t start = 0
+    if len(self.counts) == 1:
+      return [arrays]
     for count in self.counts:
       lists.append(arrays[start:start + <Py_ssize_t>count])
       start += <Py_ssize_t>count
+    arrays.clear()
     return lists
 
   cdef int store(self, Py_ssize_t leaf, object value, object owner) except -1:

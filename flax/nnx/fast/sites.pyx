@@ -115,7 +115,7 @@ cdef class Site:
     if step >= 0:
       self.count(f'{planned.words(step)} is held by something else too')
       return False
-    plan.collect(own, None)
+    plan.collect(own)
     for leaves in lists:
       theirs.extend(leaves)
     return same_list(own, theirs)

@@ -119,7 +119,8 @@ cdef class TreeSite(Site):
     if step >= 0:
       self.count(f'{planned.words(step)}: not the object that was there before')
       return MISS
-    plan.collect(arrays, owners)
+    plan.collect(arrays)
+    plan.collect_owners(None, owners)
     outer_args, outer_kwargs = self.outer_args(jit, planned, args, kwargs, arrays)
     outs = self.program.flat_run(outer_args, outer_kwargs)
     self.landed(jit, planned, outs, owners)
