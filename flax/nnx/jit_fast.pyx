@@ -9,7 +9,7 @@ import sys
 
 from flax.nnx.fast import flights, graphcalls, graphprograms, nodes, partials, plans, programs
 from flax.nnx.fast import treecalls, treeprograms, watch
-from flax.nnx.fast.fronts import front
+from flax.nnx.fast.fronts import call_front, front
 
 # Options under which upstream's own program has to run: they name what the flat one does not have.
 PLACED = ('in_shardings', 'out_shardings', 'device', 'backend')
@@ -97,4 +97,4 @@ def install(compilation: dict) -> None:
     wrapped, pure_class = compilation[name], compilation[traced]
     compilation[traced] = _shared(pure_class)
     wrapped.__init__ = front(_fast_init(wrapped.__init__, pure_class, make), wrapped.__init__)
-    wrapped.__call__ = front(call, wrapped.__call__, _line_of('jitted_fn', wrapped.__call__))
+    wrapped.__call__ = call_front(call, wrapped.__call__, _line_of('jitted_fn', wrapped.__call__))

@@ -1,4 +1,6 @@
 """What stood in the place of each argument when a plan was made, and whether it still does."""
+cimport cython
+
 
 cdef enum Shape:
   PASSED      # an array, a number, a string: handed on
@@ -8,6 +10,7 @@ cdef enum Shape:
   TREE        # a list, tuple or dict of what is PASSED, however deep
 
 
+@cython.final
 cdef class Roots:
   """The nodes among the arguments, in the order of a walk over them."""
   cdef list objects
@@ -16,6 +19,7 @@ cdef class Roots:
   cdef list lists              # of each, its leaves
 
 
+@cython.final
 cdef class Argument:
   """What stood in the place of one argument."""
   cdef Shape shape
@@ -29,6 +33,7 @@ cdef class Argument:
   cdef object built(self, object value, list nodes)
 
 
+@cython.final
 cdef class Arguments:
   """Those of one call."""
   cdef tuple parts             # an Argument for each, positional ones first

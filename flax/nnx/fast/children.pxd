@@ -1,4 +1,5 @@
 """What lies directly under a node, for every walk that only looks."""
+cimport cython
 from flax.nnx.fast.kinds cimport TypeInfo
 
 # Whether two dicts hold the same objects under the same keys, in the same order or in any.
@@ -13,6 +14,7 @@ cdef tuple longer(tuple path, object key)   # (*path, key)
 cdef list column(object rows, Py_ssize_t i)      # the i-th of each tuple
 cdef list picked(object values, list order)      # values[order[0]], values[order[1]], ...
 
+@cython.final
 cdef class Children:
   """Keys and values of a node, in walk order."""
   cdef object keys       # a tuple or list

@@ -5,6 +5,7 @@ lists to fill. It walks the kinds of node that it recognises. Any other node it 
 function with the very same lists, and that comes back here for the node's children. So an error is
 raised by the pure twin, and a fallback costs one node.
 """
+cimport cython
 from cpython.dict cimport PyDict_Values
 from cpython.list cimport PyList_AsTuple
 from cpython.object cimport PyObject
@@ -26,6 +27,7 @@ cdef Py_ssize_t RAW_VALUE, METADATA
 cdef object NONE_TYPE = type(None)
 
 
+@cython.final
 cdef class Flattener:
   """One walk: what it fills, and what it has met."""
   cdef RefTable refs          # node or Variable -> index

@@ -1,5 +1,8 @@
 """Calls under way, by thread, so that a trace knows whether upstream's contexts were told of it."""
+cimport cython
 
+
+@cython.final
 cdef class Flight:
   """A call by plan. Upstream's contexts hear of its arguments only if it turns out to trace."""
   cdef object jit, args, kwargs, cache

@@ -4,6 +4,7 @@ A call by plan skips the first half of upstream's call, which notes every object
 because no trace is expected. Where jax traces after all, that half is done before the user's
 function runs.
 """
+cimport cython
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_DECREF, Py_INCREF
 
@@ -69,6 +70,7 @@ cdef int ground() except -1:
   return 0
 
 
+@cython.final
 cdef class Offered:
   """Offers `cached_partial`'s cache to the call in its `with` block, which has to take it."""
   cdef object cache

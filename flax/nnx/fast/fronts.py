@@ -5,6 +5,7 @@ function with the pure one's signature, name, docstring and module that passes i
 `__wrapped__` is the pure function, so that its source is what tools find. It costs one call.
 """
 
+import builtins
 import functools
 import inspect
 import types
@@ -67,19 +68,29 @@ def front(compiled: Function, pure: Function, line: int | None = None) -> Functi
 
 
 @functools.cache
-def _passing(code: types.CodeType) -> types.CodeType:
-  """The code of a function that passes all its arguments on, at the last line of `code`."""
-  line = max(line for _, _, line in code.co_lines() if line)
-  source = '\n' * (line - 1) + 'def front(*args, **kwargs): return _compiled(args, kwargs)\n'
+def _passing(code: types.CodeType, line: int, first: str) -> types.CodeType:
+  """The code of a function that passes all its arguments on, packed, at a line of `code`'s file."""
+  source = f'def front({first}*args, **kwargs): return _compiled({first}args, kwargs)\n'
   namespace: dict[str, tp.Any] = {}
-  exec(compile(source, code.co_filename, 'exec'), namespace)
+  exec(compile('\n' * (line - 1) + source, code.co_filename, 'exec'), namespace)
   return namespace['front'].__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname)
 
 
-def stand_in(compiled: Function, wrapper: Function) -> Function:
-  """A front for one wrapper of the many that a pure function makes: `compiled(args, kwargs)`."""
-  function = types.FunctionType(_passing(wrapper.__code__), {'_compiled': compiled})
-  functools.update_wrapper(function, wrapper)
+def _packing(compiled: Function, pure: Function, line: int, first: str) -> Function:
+  code = _passing(pure.__code__, line, first)
+  namespace = {'_compiled': compiled, '__builtins__': builtins}
+  return functools.wraps(pure)(types.FunctionType(code, namespace))
+
+
+def call_front(compiled: Function, pure: Function, line: int) -> Function:
+  """A front for a method `pure(self, *args, **kwargs)`: `compiled(self, args, kwargs)`."""
+  return _packing(compiled, pure, line, 'self, ')
+
+
+def wrapper_front(compiled: Function, wrapper: Function) -> Function:
+  """A front for a wrapper that takes whatever it gets: `compiled(args, kwargs)`, at its last line."""
+  line = max(line for _, _, line in wrapper.__code__.co_lines() if line)
+  function = _packing(compiled, wrapper, line, '')
   function.__wrapped__ = wrapper.__wrapped__
   return function
 

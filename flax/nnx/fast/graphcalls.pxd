@@ -1,10 +1,12 @@
 """A call of a function that `nnx.jit` made, in graph mode: by plan where one fits."""
+cimport cython
 from flax.nnx.fast.flights cimport Flight
 from flax.nnx.fast.graphprograms cimport GraphProgram, Record
 from flax.nnx.fast.plans cimport Plan
 from flax.nnx.fast.programs cimport Outcome
 from flax.nnx.fast.sites cimport Planned, Site
 
+@cython.final
 cdef class Settled:
   """What a trace leaves behind, once it was seen to leave the planned objects as they were."""
   cdef Record record           # None where the whole program runs
@@ -26,6 +28,7 @@ cdef class Settled:
   cdef bint undisturbed(self, list arrays, tuple args, dict kwargs) except -1
 
 
+@cython.final
 cdef class GraphSite(Site):
   cdef readonly GraphProgram program
 

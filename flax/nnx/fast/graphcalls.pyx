@@ -381,7 +381,7 @@ cdef bint is_node(object x) except -1:
   return info.kind is kinds.GRAPH or info.kind is kinds.VARIABLE
 
 
-def call(jit, *args, **kwargs):
+def call(jit, tuple args, dict kwargs):
   """What calling a function that `nnx.jit` made does."""
   cdef GraphSite site = jit._fast_site
   cdef object result

@@ -1,6 +1,8 @@
 """The jitted function behind `nnx.jit` in graph mode, whose untouched arrays stay where they are."""
+cimport cython
 from flax.nnx.fast.programs cimport Outcome, Program
 
+@cython.final
 cdef class Record:
   """What one trace gives back, worked out while tracing."""
   cdef readonly object treedef      # of what upstream's function gives for the arguments
@@ -9,6 +11,7 @@ cdef class Record:
   cdef readonly list graphdefs      # of the Splits that were traced; jax compares with these
 
 
+@cython.final
 cdef class GraphProgram(Program):
   cdef list traces                  # GraphDefs that came out of whole programs, and that went in
 

@@ -10,6 +10,7 @@ import jax
 import numpy as np
 from jax import core as jax_core
 
+cimport cython
 from cpython.object cimport PyObject
 
 from flax.nnx.fast cimport upstream
@@ -121,6 +122,7 @@ cdef object restored(object x, list splits):
   return rebuilt(x, visit)
 
 
+@cython.final
 cdef class Placement:
   """Where arrays lie, as long as it is one and the same place."""
   cdef object device        # None before the first array

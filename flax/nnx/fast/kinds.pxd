@@ -1,4 +1,6 @@
 """What a value is to a walk, by its type: worked out once, checked by a few pointers after that."""
+cimport cython
+
 
 cdef enum:
   DEEPEST = 200   # levels that a compiled walk goes down before the pure one takes over
@@ -19,6 +21,7 @@ cdef enum Kind:
   OTHER          # whatever else: left to the pure twin
 
 
+@cython.final
 cdef class Layout:
   """An order of attributes that instances of a class have, and the order in which a walk goes."""
   cdef tuple keys            # the keys of the instance's dict, in its order, known by identity
@@ -32,6 +35,7 @@ cdef class Layout:
   cdef bint fits(self, dict attributes) noexcept
 
 
+@cython.final
 cdef class TypeInfo:
   """What a walk knows of a type, until the type changes or another is registered as a node."""
   cdef object cls

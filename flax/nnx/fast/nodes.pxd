@@ -1,4 +1,6 @@
 """How a node of the arguments goes into a jitted call: as one pytree node over its leaves."""
+cimport cython
+
 
 cdef class Split:
   """A graph node in graph mode."""
@@ -6,6 +8,7 @@ cdef class Split:
   cdef readonly list leaves
 
 
+@cython.final
 cdef class Flat:
   """A node that goes by its pytree flattening: in tree mode, and where graphs are not updated."""
   cdef readonly object treedef

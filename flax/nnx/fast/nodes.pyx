@@ -18,16 +18,14 @@ cdef class Split:
   pass
 
 
-class _Leaf:
-  """Names a leaf in messages and dumps as upstream's NodeStates does: `model.states[0][3]`."""
-
-  def __init__(self, number):
-    self.number = number
+class _States:
+  """Names the leaves in messages and dumps as upstream's NodeStates does: `model.states[0][3]`."""
 
   def __str__(self):
-    return f'.states[0][{self.number}]'
+    return '.states[0]'
 
 
+cdef object STATES = _States()
 # Where two of them do not compare, jax's message names the class, which is GraphDef upstream.
 cdef object SplitClass = type('GraphDef', (Split,), {'__slots__': (), '__module__': 'flax.nnx.graphlib'})
 
@@ -39,15 +37,16 @@ cdef Split split_of(object graphdef, list leaves):
 
 
 def split_with_keys(Split split not None):
-  return tuple([(_Leaf(i), leaf) for i, leaf in enumerate(split.leaves)]), split.graphdef
+  return ((STATES, split.leaves),), split.graphdef
 
 
 def split_flatten(Split split not None):
-  return split.leaves, split.graphdef
+  return (split.leaves,), split.graphdef   # jax takes a list apart faster than another node
 
 
 def split_unflatten(graphdef, children):
-  return split_of(graphdef, list(children))
+  (leaves,) = children
+  return split_of(graphdef, leaves if type(leaves) is list else [leaves])   # jax puts in what it likes
 
 
 cdef class Flat:

@@ -6,7 +6,8 @@ way; where a plan fits, the cache is handed on.
 import inspect
 
 from flax.nnx.fast.flights import static_cache
-from flax.nnx.fast.fronts import front, stand_in
+from flax.nnx.fast.fronts import front, wrapper_front
+cimport cython
 from flax.nnx.fast.graphcalls cimport GraphSite
 from flax.nnx.fast.programs cimport at_top_level
 from flax.nnx.fast.sites cimport MISS
@@ -14,6 +15,7 @@ from flax.nnx.fast.sites cimport MISS
 cdef object graph_context, JitWrapped, pure_cached_partial
 
 
+@cython.final
 cdef class Bound:
   """What calling such a partial function does."""
   cdef object jit, cache, wrapper     # `wrapper`: upstream's
@@ -40,7 +42,7 @@ def cached_partial(f, *cached_args, graph=None, graph_updates=None):
   cdef Bound bound = Bound.__new__(Bound)
   bound.jit, bound.cache, bound.wrapper = f, inner['cache'], wrapper
   bound.bound = tuple(inner['cached_args'])
-  return stand_in(bound, wrapper)
+  return wrapper_front(bound, wrapper)
 
 
 def install_graphlib(graphlib: dict) -> None:

@@ -4,6 +4,7 @@ A plan keeps no Module, Variable or array alive. It keeps their addresses, and f
 the object above it, alive, was seen to hold it still. What it holds are the values that the graph
 definition holds too: static attributes and metadata, so that no other can come to their address.
 """
+cimport cython
 from cpython.object cimport PyObject
 
 from flax.nnx.fast.kinds cimport Kind
@@ -35,6 +36,7 @@ cdef struct Step:
   Py_ssize_t entry
 
 
+@cython.final
 cdef class Plan:
   cdef Step* steps
   cdef Entry* entries

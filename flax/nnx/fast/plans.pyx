@@ -11,6 +11,7 @@ import numpy as np
 
 import jax
 from flax.core import FrozenDict
+cimport cython
 from cpython.dict cimport PyDict_SetItem
 from cpython.list cimport PyList_GET_SIZE
 from cpython.mem cimport PyMem_Calloc, PyMem_Free
@@ -93,6 +94,7 @@ cdef bint harmless(object value, int depth) except -1:
 
 # ---- recording ----
 
+@cython.final
 cdef class Recorder:
   """One walk, in the order of the flattening walk: the steps and entries as tuples."""
   cdef list steps, entries, held, asked, owners, names

@@ -1,5 +1,8 @@
 """The jitted functions behind `nnx.jit` and `nnx.jit_partial`, with nodes as flat lists of leaves."""
+cimport cython
 
+
+@cython.final
 cdef class Outcome:
   """What a call gives back for its arguments: the leaves that changed, and the trace's record."""
   cdef readonly object record

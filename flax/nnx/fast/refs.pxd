@@ -1,8 +1,11 @@
 """Reference maps: object identity -> index, the memory of a walk."""
+cimport cython
+
 
 cdef object MISSING        # what `find` gives for an object that is not mapped
 
 
+@cython.final
 cdef class RefTable:
   """A hash table from an object's address to (object, value), in insertion order."""
   cdef list keys             # the mapped objects, kept alive

@@ -1,7 +1,9 @@
 """What is kept for each function that `nnx.jit` or `nnx.jit_partial` made: plans, and counts."""
+cimport cython
 from flax.nnx.fast.arguments cimport Arguments, Roots
 from flax.nnx.fast.plans cimport Plan
 
+@cython.final
 cdef class Planned:
   """A plan, the arguments that it is for, and what was seen to come back."""
   cdef Plan plan

@@ -7,6 +7,7 @@ changes what it is given.
 """
 import typing as tp
 
+cimport cython
 from cpython.dict cimport PyDict_GetItemWithError
 from cpython.list cimport PyList_AsTuple, PyList_GET_SIZE
 from cpython.object cimport PyObject, PyTypeObject
@@ -135,6 +136,7 @@ def merge_to_flat_state(states):
 
 # ---- flat to nested ----
 
+@cython.final
 cdef class Nester:
   """Builds nested dicts from paths; those that follow each other mostly share their beginning."""
   cdef dict result

@@ -1,8 +1,10 @@
 """A call of a function that `nnx.jit` made without graph updates, or `nnx.jit_partial`."""
+cimport cython
 from flax.nnx.fast.plans cimport Plan
 from flax.nnx.fast.sites cimport Planned, Site
 from flax.nnx.fast.treeprograms cimport Changes, TreeProgram
 
+@cython.final
 cdef class Seen:
   """What a trace leaves behind, once it was seen to leave the planned objects as they were."""
   cdef Changes changes
@@ -27,5 +29,6 @@ cdef class TreeSite(Site):
   cdef bint covers(self, tuple flat) except -1
 
 
+@cython.final
 cdef class PartialSite(TreeSite):
   """Of `nnx.jit_partial`: the nodes are one list of Variables and arrays, bound beforehand."""

@@ -260,7 +260,7 @@ cdef class PartialSite(TreeSite):
     return 0
 
 
-def call(jit, *args, **kwargs):
+def call(jit, tuple args, dict kwargs):
   """What calling a function that `nnx.jit` made without graph updates does."""
   cdef TreeSite site = jit._fast_site
   cdef object result

@@ -1,6 +1,8 @@
 """The jitted function behind `nnx.jit` without graph updates, and behind `nnx.jit_partial`."""
+cimport cython
 from flax.nnx.fast.programs cimport Program
 
+@cython.final
 cdef class Changes:
   """What one trace gives back beside its result, worked out while tracing."""
   cdef readonly object treedef      # of upstream's updates
@@ -9,6 +11,7 @@ cdef class Changes:
   cdef readonly list treedefs       # of the Flats that were traced; jax compares with these
 
 
+@cython.final
 cdef class TreeProgram(Program):
   cdef bint listed                  # whether the first argument is one list of Variables and arrays
 

@@ -5,6 +5,7 @@ turning of its paths into upstream's, and the making of the definitions and Vari
 """
 import jax
 
+cimport cython
 from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.fallbacks cimport count
 from flax.nnx.fast.graphtypes cimport VariableDef, new_variable_def
@@ -23,6 +24,7 @@ class Refused(Exception):
   """Tree mode refuses this graph; the pure twin says why."""
 
 
+@cython.final
 cdef class LeafTest:
   """Whether jax is to take a value for a leaf: Variables; refuses what lies in the tree twice."""
   cdef set met   # ids of Variables and array references; the tree keeps them alive

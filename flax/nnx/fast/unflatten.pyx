@@ -7,6 +7,7 @@ with the same iterators, before it drew anything for it, or with what it drew pu
 from itertools import chain
 from sys import intern
 
+cimport cython
 from cpython.object cimport PyObject_GenericSetAttr
 
 from flax.nnx.fast cimport kinds, upstream
@@ -29,6 +30,7 @@ cdef bint is_variable(object value) except -1:
   return kind is kinds.VARIABLE or (kind is kinds.OTHER and isinstance(value, upstream.Variable))
 
 
+@cython.final
 cdef class Unflattener:
   """One walk: what it draws from, and what it has made."""
   cdef object nodes, attributes, leaves   # iterators

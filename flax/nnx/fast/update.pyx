@@ -3,6 +3,7 @@
 `graph_update` stands where the pure `_graph_update_dynamic` stood. A key that needs more than
 setting a standard Variable goes to the pure function alone, as a state of one key.
 """
+cimport cython
 from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.children cimport Children, children_of, state_mapping
 from flax.nnx.fast.fallbacks cimport count
@@ -31,6 +32,7 @@ cdef bint standard_keys(dict state) except -1:
   return True
 
 
+@cython.final
 cdef class Updater:
   cdef TraceCheck trace
 

@@ -1,8 +1,11 @@
 """Making, copying and setting Variables whose class keeps the standard accessors."""
+cimport cython
+
 
 cdef bint plain_metadata(object metadata) except -1   # a dict that says neither `hijax` nor `ref`
 
 
+@cython.final
 cdef class TraceCheck:
   """The trace that a walk runs under, asked for once."""
   cdef object trace_state    # shared by the Variables and Pytrees that the walk makes
@@ -12,6 +15,7 @@ cdef class TraceCheck:
   cdef bint holds(self, object variable) except -1
 
 
+@cython.final
 cdef class Mappings:
   """Variables' metadata as HashableMappings, one for all Variables of a walk that hold the same."""
   cdef list latest           # (mapping, the dict in it), the latest few

@@ -3,6 +3,7 @@
 User code runs between the steps of each of them (the loop's body, a filter), so a node's children
 are taken when the walk comes to it, as upstream does, and kept until it leaves.
 """
+cimport cython
 from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.children cimport Children, children_of, longer
 from flax.nnx.fast.fallbacks cimport count
@@ -13,6 +14,7 @@ cdef object is_node, is_graph_node, is_pytree_node, is_node_leaf
 cdef object pure_node_paths, pure_node_paths_whole, pure_pop, pure_pop_whole
 
 
+@cython.final
 cdef class Frame:
   """A node that a walk is inside of."""
   cdef object node
