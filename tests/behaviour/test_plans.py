@@ -832,6 +832,8 @@ def test_interrupted_calls(say):
         signal.setitimer(signal.ITIMER_REAL, 0)
       except Interrupt:
         pass
+      except ValueError as error:  # jax words it so where a static was just being compared
+        assert isinstance(error.__cause__, Interrupt), error
       signal.setitimer(signal.ITIMER_REAL, 0)
       after = net.layers[0].kernel.get_raw_value()[0].item()
       torn += after not in (before, before + 1)
