@@ -10,6 +10,7 @@ import dataclasses
 import functools
 import gc
 import signal
+import sys
 import threading
 import weakref
 
@@ -901,3 +902,32 @@ def test_bit_for_bit(say, frozen):
   say(bits(nnx.state(net, nnx.Param)), bits(nnx.state(optimizer, nnx.OptState)))
   planned(train)
   planned(look)
+
+
+@pytest.mark.parametrize('mode', ['jit', 'cached_partial', 'jit_partial', 'tree', 'simple'])
+def test_a_plan_runs_no_python(say, mode):
+  """Nothing is compared by `==` either, though the first call alone brings a NumPy array."""
+  make = {
+    'jit': lambda net: functools.partial(nnx.jit(looked), net),
+    'cached_partial': lambda net: nnx.cached_partial(nnx.jit(looked), net),
+    'jit_partial': lambda net: nnx.jit_partial(looked, net, graph=False),
+    'tree': lambda net: functools.partial(nnx.jit(looked, graph=False), net),
+    'simple': lambda net: functools.partial(nnx.jit(looked, graph=True, graph_updates=False), net),
+  }
+  call, ran = make[mode](Net(2, nnx.Param)), []
+
+  def profile(frame, event, _):
+    if event == 'call' and 'flax' in frame.f_globals.get('__name__', 'flax'):
+      ran.append(frame.f_code.co_name)
+
+  for _ in range(5):
+    value = value_of(call(X))
+  sys.setprofile(profile)
+  try:
+    value = value_of(call(X))
+  finally:
+    sys.setprofile(None)
+  say(value)
+  if graph_fast.twin() == 'compiled':
+    front = 'cache_args_wrapper' if mode == 'cached_partial' else '__call__'
+    assert ran == [front], ran

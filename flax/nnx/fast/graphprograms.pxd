@@ -8,7 +8,7 @@ cdef class Record:
   cdef readonly object treedef      # of what upstream's function gives for the arguments
   cdef readonly list sources        # for each leaf of that: the input leaf that it is, or -1
   cdef readonly set unused          # input leaves that the program does not look at; None at first
-  cdef readonly list graphdefs      # of the Splits that were traced; jax compares with these
+  cdef readonly list graphdefs      # of the Splits that jax compares with: of its latest entry
 
 
 @cython.final

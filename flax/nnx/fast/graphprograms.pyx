@@ -217,6 +217,7 @@ cdef class GraphProgram(Program):
     if not uniform([(<Split>split).leaves for split in splits], others):
       return self.run_whole(args, kwargs)
     others.clear()
+    size = self.outer._cache_size()
     above = take_off(None)
     try:
       outs = self.outer(*outer_args, **outer_kwargs)
@@ -225,6 +226,8 @@ cdef class GraphProgram(Program):
     if len(outs) == 3:
       return (None, *outs)
     outcome, out = outs
+    if self.outer._cache_size() != size:   # jax's entry for arrays like these has these GraphDefs
+      (<Record>(<Outcome>outcome).record).graphdefs = [(<Split>split).graphdef for split in splits]
     self.note_unused((<Outcome>outcome).record, outer_args, outer_kwargs)
     return ((<Outcome>outcome).record, *whole(outcome, splits, True), out)
 

@@ -13,7 +13,7 @@ cdef enum What:
   SAME       # what stands there has to be the recorded object
   LEAF       # an array: collected
   INNER      # a container, or the state of a Pytree: looked into by a step of its own
-  TRACE      # the trace state of a Variable: the recorded one, or another of the top level
+  TRACE      # the trace state of a Variable or Pytree, one of the top level
 
 
 cdef struct Entry:

@@ -248,10 +248,11 @@ cdef class Recorder:
   ) except -1:
     if pytree_state_metadata(value) is None or not at_top(read(value, kinds.STATE_TRACE, '')):
       raise Unplannable('a Module of another trace, or with unusual flags')
-    cdef Py_ssize_t me = self.step(info, None, index, 2, above, entry)
+    cdef Py_ssize_t me = self.step(info, None, index, 3, above, entry)
     cdef Py_ssize_t at = self.steps[me][4]
-    self.note(at, None, read(value, kinds.STATE_INITIALIZING, ''), SAME, 0)
-    return self.note(at + 1, None, read(value, kinds.STATE_SETUP, ''), SAME, 0)
+    self.note(at, None, read(value, kinds.STATE_TRACE, ''), TRACE, 0)
+    self.note(at + 1, None, read(value, kinds.STATE_INITIALIZING, ''), SAME, 0)
+    return self.note(at + 2, None, read(value, kinds.STATE_SETUP, ''), SAME, 0)
 
   cdef int state(
     self, object value, TypeInfo info, Py_ssize_t index, Py_ssize_t above, Py_ssize_t entry, int depth
@@ -529,13 +530,15 @@ cdef class Plan:
 
   cdef bint pytree_state_holds(self, Step* step, PyObject* state) noexcept:
     cdef PyObject* trace_state = at_offset(state, kinds.STATE_TRACE)
+    cdef Entry* recorded = &self.entries[step.first]
     if trace_state is NULL or (
-      trace_state is not <PyObject*>self.trusted and not self.trusts(<object>trace_state)
+      trace_state is not recorded.value   # a general call in graph mode gives the Module a new one
+      and trace_state is not <PyObject*>self.trusted and not self.trusts(<object>trace_state)
     ):
       return False
     return (
-      at_offset(state, kinds.STATE_INITIALIZING) is self.entries[step.first].value
-      and at_offset(state, kinds.STATE_SETUP) is self.entries[step.first + 1].value
+      at_offset(state, kinds.STATE_INITIALIZING) is recorded[1].value
+      and at_offset(state, kinds.STATE_SETUP) is recorded[2].value
     )
 
   cdef bint trusts(self, object trace_state) noexcept:

@@ -8,7 +8,7 @@ cdef class Changes:
   cdef readonly object treedef      # of upstream's updates
   cdef readonly list places         # of the changed Variables: jax key paths, or numbers
   cdef readonly bint single         # whether each of them holds one leaf and nothing else
-  cdef readonly list treedefs       # of the Flats that were traced; jax compares with these
+  cdef readonly list treedefs       # of the Flats that jax compares with: of its latest entry
 
 
 @cython.final

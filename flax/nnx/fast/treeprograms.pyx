@@ -68,6 +68,18 @@ cdef tuple unpacked(tuple outs):
   return changes, out, tree_unflatten((<Changes>changes).treedef, leaves)
 
 
+cdef list treedefs_in(object x):
+  """Of the Flats in lists, tuples and dicts of strings, in jax's order."""
+  cdef list found = []
+
+  def visit(x):
+    if type(x) is Flat:
+      found.append((<Flat>x).treedef)
+    return x
+  rebuilt(x, visit)
+  return found
+
+
 cdef class TreeProgram(Program):
   def __init__(self, full, pure, options, listed):
     super().__init__(full, pure, options)
@@ -104,7 +116,12 @@ cdef class TreeProgram(Program):
     """(changes or None, result, updates): what upstream's program gives; `flat`: of `flat_call`."""
     if flat is None:
       return (None, *self.full(*args, **kwargs))
-    return unpacked(self.flat_run(flat[0], flat[1]))
+    size = self.outer._cache_size()
+    outs = self.flat_run(flat[0], flat[1])
+    changes, out, updates = unpacked(outs)
+    if changes is not None and self.outer._cache_size() != size:   # jax's entry has these treedefs
+      (<Changes>changes).treedefs = treedefs_in(flat)
+    return changes, out, updates
 
   cdef tuple flat_run(self, tuple args, dict kwargs):
     """What `outer` gives. Where comparing statics raises, jax names the node that holds them."""
