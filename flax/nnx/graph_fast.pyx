@@ -10,7 +10,7 @@ why, `fallbacks()` what the walks handed back to Python. `plan_limit` bounds the
 import types
 
 from flax.nnx.fast import flatten, graphtypes, kinds, partials, refs, sites, states, trees, unflatten
-from flax.nnx.fast import update, upstream, variables, walks
+from flax.nnx.fast import traces, update, upstream, variables, walks
 from flax.nnx.fast import fallbacks as _fallbacks
 from flax.nnx.fast.fallbacks import fallbacks
 
@@ -67,6 +67,7 @@ def install(graphlib: dict) -> None:
   """Replaces the types and walks in graphlib's namespace; called once, by its last line."""
   global installed
   upstream.resolve(graphlib)
+  traces.install()
   kinds.install()
   graphtypes.install(graphlib)
   refs.install(graphlib)

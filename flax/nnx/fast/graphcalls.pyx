@@ -21,8 +21,9 @@ from flax.nnx.fast.graphtypes cimport NodeDef, NodeRef, VariableDef, same_object
 from flax.nnx.fast.kinds cimport TypeInfo, info_of
 from flax.nnx.fast.nodes cimport NodeStates, has_states, split_of, states_in
 from flax.nnx.fast.plans cimport Plan
-from flax.nnx.fast.programs cimport Outcome, at_top_level, configured, same_list
+from flax.nnx.fast.programs cimport Outcome, same_list
 from flax.nnx.fast.sites cimport MISS, Planned, Site
+from flax.nnx.fast.traces cimport at_top_level, configured
 
 cdef extern from "Python.h":
   Py_ssize_t Py_REFCNT(PyObject* o) noexcept

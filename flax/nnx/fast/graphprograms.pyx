@@ -17,8 +17,9 @@ from flax.nnx.fast cimport upstream
 from flax.nnx.fast.flights cimport ground, land, take_off
 from flax.nnx.fast.nodes cimport NodeStates, Split, has_states, plain_states, rebuilt
 from flax.nnx.fast.nodes cimport split_of, states_in
-from flax.nnx.fast.programs cimport SCALARS, Outcome, Program, all_values, at_top_level, same_list
+from flax.nnx.fast.programs cimport SCALARS, Outcome, Program, all_values, same_list
 from flax.nnx.fast.programs import NotPlain
+from flax.nnx.fast.traces cimport at_top_level
 
 cdef extern from "Python.h":
   Py_ssize_t Py_REFCNT(PyObject* o) noexcept

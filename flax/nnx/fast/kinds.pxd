@@ -30,6 +30,7 @@ cdef class Layout:
   cdef list order            # walk position -> dict position
   cdef Py_ssize_t nodes_at   # dict position of `_pytree__nodes`; -1 where the class's own counts
   cdef bint standard         # False: the pure twin has to look at such an instance
+  cdef list sides            # the latest few partings into data and static: `pytrees.Sides`
   cdef bint distinct         # False: several names walk as the same int ('7' and '07' in a List)
 
   cdef bint fits(self, dict attributes) noexcept
@@ -50,6 +51,7 @@ cdef class TypeInfo:
   cdef object metadata          # NAMED_TUPLE: what its NodeDef carries
   cdef list keys                # NAMED_TUPLE: the fields in walk order
   cdef list order               # NAMED_TUPLE: walk position -> position in the tuple
+  cdef bint slotted             # of Variables: the slots are the standard ones, and `_new`
   cdef str why                  # OTHER: the reason, in words
 
   cdef Layout layout_of(self, dict attributes)
@@ -57,6 +59,7 @@ cdef class TypeInfo:
 
 # Where a PytreeState keeps its slots; set once its class was looked at.
 cdef Py_ssize_t STATE_TRACE, STATE_INITIALIZING, STATE_SETUP
+cdef object PytreeState   # None until then
 
 cdef Py_ssize_t registered_types() noexcept       # how many, in all registries
 cdef TypeInfo info_of(object value)

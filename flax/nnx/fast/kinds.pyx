@@ -24,6 +24,7 @@ cdef extern from "Python.h":
   int PyType_IsSubtype(PyTypeObject* a, PyTypeObject* b) noexcept
 
 cdef enum:
+  RECENT = 64               # a power of two
   LAYOUTS_KEPT = 8          # for each class
   NAMED_TUPLES_KEPT = 128   # classes; they are in no registry, so nothing else keeps them alive
   STRANGERS_KEPT = 4096     # version tags, numbers that keep no class alive
@@ -43,11 +44,14 @@ cdef tuple VARIABLE_STANDARD = (
   'get_raw_value', 'set_raw_value', 'update_from_state', 'copy', 'from_metadata', '_new',
   '_can_update', '_check_can_update', '__setattr__',
 )
+# What of those is enough to take one apart and put it together.
+cdef tuple VARIABLE_SLOTS = ('_raw_value', '_trace_state', '_var_metadata', '_new')
 # What a class may not change if its graph nodes are to be read and written by dict.
 cdef object BASES = vars(type)['__bases__'].__get__
 cdef tuple GRAPH_HOOKS = ('flatten', 'create_empty', 'clear', 'init')
 
 cdef dict infos = {}            # id of a type -> TypeInfo, of types that a registry keeps alive anyway
+cdef list recent = [None] * RECENT   # some of those, by their address
 cdef dict named_tuples = {}     # id of a class -> TypeInfo
 cdef set strangers = set()      # version tags, which are never given twice, of types seen as STRANGER
 cdef Py_ssize_t strangers_registered = 0   # how many types were registered then
@@ -107,7 +111,7 @@ cdef class Layout:
 
 cdef Layout new_layout(TypeInfo info, dict attributes):
   cdef Layout layout = Layout.__new__(Layout)
-  layout.keys = tuple(attributes)
+  layout.keys, layout.sides = tuple(attributes), []
   layout.standard = all([type(key) is str for key in layout.keys]) and not (
     '_pytree__is_pytree' in attributes or '_pytree__has_int_keys' in attributes
   )
@@ -148,8 +152,12 @@ cdef TypeInfo info_of(object value):
 
 cdef TypeInfo info_of_type(object cls):
   cdef size_t address = <size_t><PyObject*>cls
-  cdef TypeInfo info = infos.get(address)
+  cdef TypeInfo info = recent[(address >> 5) & (RECENT - 1)]
+  if info is not None and info.cls is cls and current(info):
+    return info
+  info = infos.get(address)
   if info is not None and current(info):
+    recent[(address >> 5) & (RECENT - 1)] = info
     return info
   info = named_tuples.get(address)
   if info is not None and current(info):
@@ -163,8 +171,10 @@ cdef bint current(TypeInfo info):
   if not info.version or info.version != version_of(info.cls):
     return False
   if info.kind is GRAPH:
-    return upstream.GRAPH_REGISTRY.get(info.cls) is info.impl
-  if info.impl is not None and upstream.PYTREE_REGISTRY.get(info.cls) is not info.impl:
+    return PyDict_GetItemWithError(upstream.GRAPH_REGISTRY, info.cls) is <PyObject*>info.impl
+  if info.impl is not None and (
+    PyDict_GetItemWithError(upstream.PYTREE_REGISTRY, info.cls) is not <PyObject*>info.impl
+  ):
     return False
   return info.registered == registered_types()
 
@@ -230,6 +240,9 @@ cdef bint study_stranger(TypeInfo info) except -1:
 
 cdef int study_variable(TypeInfo info) except -1:
   cdef object cls = info.cls
+  info.slotted = standard_access(cls) and all(
+    [lookup(cls, name) is standard_variable[name] for name in VARIABLE_SLOTS]
+  )
   for name in VARIABLE_STANDARD:
     if lookup(cls, name) is not standard_variable[name]:
       info.why = f'its class changes Variable.{name}'

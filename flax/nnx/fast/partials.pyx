@@ -9,8 +9,8 @@ from flax.nnx.fast.flights import static_cache
 from flax.nnx.fast.fronts import front, wrapper_front
 cimport cython
 from flax.nnx.fast.graphcalls cimport GraphSite
-from flax.nnx.fast.programs cimport at_top_level
 from flax.nnx.fast.sites cimport MISS
+from flax.nnx.fast.traces cimport at_top_level
 
 cdef object graph_context, JitWrapped, pure_cached_partial
 

@@ -27,7 +27,5 @@ cdef class Program:
 
 
 cdef tuple SCALARS              # Python's number types, as jax takes them
-cdef object configured          # (one of jax's settings) -> its value in this thread
-cdef bint at_top_level() except -1
 cdef bint all_values(list leaves) except -1
 cdef bint same_list(list a, list b) noexcept   # whether they hold the same objects

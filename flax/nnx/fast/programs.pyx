@@ -16,8 +16,6 @@ from cpython.list cimport PyList_GET_SIZE
 
 from flax.nnx.fast cimport upstream
 
-cdef object current, eval_trace   # `configured(current)`: the trace of this thread
-cdef object configured            # (one of jax's settings) -> its `value`, without the lookup
 cdef object tree_unflatten = jax.tree.unflatten
 cdef tuple SCALARS = (int, float, bool, complex)
 
@@ -37,11 +35,6 @@ def outcome_unflatten(record, children):
   leaves = children[0]
   outcome.leaves = leaves if type(leaves) is list else [leaves]   # jax fills in whatever it likes
   return outcome
-
-
-cdef bint at_top_level() except -1:
-  """Whether no trace is under way in this thread."""
-  return configured(current) is eval_trace
 
 
 cdef bint all_values(list leaves) except -1:
@@ -147,8 +140,4 @@ cdef tuple static_args_of(object fun, object nums, object names):
 
 
 def install() -> None:
-  global current, eval_trace, configured
-  from jax._src import core
-  eval_trace, current = core.eval_trace, core.trace_state_strong_ref
-  configured = type(current).value.fget
   jax.tree_util.register_pytree_node(Outcome, outcome_flatten, outcome_unflatten)

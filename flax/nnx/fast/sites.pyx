@@ -9,7 +9,8 @@ import weakref
 
 from flax.nnx.fast.arguments cimport Roots, arguments_of
 from flax.nnx.fast.plans cimport Plan, recorded, why_not
-from flax.nnx.fast.programs cimport at_top_level, same_list
+from flax.nnx.fast.programs cimport same_list
+from flax.nnx.fast.traces cimport at_top_level
 
 cdef enum:
   SETTLED_KEPT = 8       # traces for each plan: batch shapes, say

@@ -11,8 +11,9 @@ from flax.nnx.fast.arguments cimport Roots, tree_passes
 from flax.nnx.fast.graphtypes cimport GraphDef, same_objects
 from flax.nnx.fast.nodes cimport Flat, flat_like
 from flax.nnx.fast.plans cimport Plan
-from flax.nnx.fast.programs cimport Outcome, at_top_level
+from flax.nnx.fast.programs cimport Outcome
 from flax.nnx.fast.sites cimport MISS, Planned, Site
+from flax.nnx.fast.traces cimport at_top_level
 from flax.nnx.fast.treeprograms cimport Changes, unpacked
 
 cdef object check_no_aliases, apply_updates, apply_raw_updates

@@ -8,7 +8,8 @@ import jax
 from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.kinds cimport TypeInfo, info_of
 from flax.nnx.fast.nodes cimport Flat, TreeState, flat_like, rebuilt
-from flax.nnx.fast.programs cimport Outcome, Program, all_values, at_top_level
+from flax.nnx.fast.programs cimport Outcome, Program, all_values
+from flax.nnx.fast.traces cimport at_top_level
 from flax.nnx.fast.programs import NotPlain
 
 cdef str FLAT = f'{Flat.__module__}.{Flat.__qualname__}'

@@ -1,0 +1,39 @@
+"""The trace that this thread is under."""
+import weakref
+
+from cpython.object cimport PyObject
+
+from flax.nnx.fast cimport upstream
+
+cdef extern from "Python.h":
+  ctypedef struct PyWeakReference:
+    PyObject* wr_object   # None once it is dead
+
+cdef object current, eval_trace   # `configured(current)`: the trace of this thread
+cdef object configured            # (one of jax's settings) -> its `value`, without the lookup
+cdef object latest = None         # the state of a trace that was asked for
+cdef object latest_ref = None     # jax's weak reference to that trace
+
+
+cdef bint at_top_level() except -1:
+  """Whether no trace is under way in this thread."""
+  return configured(current) is eval_trace
+
+
+cdef object current_state():
+  global latest, latest_ref
+  cdef object trace = configured(current)
+  if latest_ref is not None and (<PyWeakReference*>latest_ref).wr_object is <PyObject*>trace:
+    return latest
+  state = upstream.TraceState()
+  ref = getattr(state._jax_trace, '_trace_ref', None)
+  if type(ref) is weakref.ref:
+    latest, latest_ref = state, ref
+  return state
+
+
+def install() -> None:
+  global current, eval_trace, configured
+  from jax._src import core
+  eval_trace, current = core.eval_trace, core.trace_state_strong_ref
+  configured = type(current).value.fget
