@@ -513,7 +513,7 @@ def test_functional_loop(say):
     net.layers[0].kernel[...] += 1
     return y, nnx.state(net)
 
-  for i in range(5):
+  for _ in range(5):
     y, state = step(state, X)
     say(value_of(y), len(traces), *state_lines(state))
 

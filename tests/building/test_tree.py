@@ -74,11 +74,19 @@ def test_overlay_hides_nothing(tmp_path):
     tree.overlay(tmp_path)
 
 
+def test_the_notice_names_what_was_changed():
+  notice = (tree.ROOT / 'NOTICE').read_text()
+  for entry in tree.table()['splice']:
+    assert entry['file'] in notice
+    assert entry['twin'].replace('.', '/') + '.pyx' in notice
+
+
 def test_the_real_table():
   table = tree.table()
   assert [entry['twin'] for entry in table['splice']] == [
     'flax.nnx.graph_fast',
     'flax.nnx.state_fast',
     'flax.nnx.jit_fast',
+    'flax.nnx.pytree_fast',
   ]
   assert all(len(h) == 64 for kind in table.values() for entry in kind for h in entry['sha256'])

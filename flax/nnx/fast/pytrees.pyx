@@ -44,7 +44,6 @@ cdef list key_sets = [None] * KEPT    # Keys or None, by a hash of the keys
 cdef list flag_pairs = [(a, b) for a in (False, True) for b in (False, True)]
 
 
-
 # ---- Variables ----
 
 @cython.final
