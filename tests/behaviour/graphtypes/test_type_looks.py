@@ -10,7 +10,7 @@ from flax.nnx import graphlib, statelib
 from graphtypes.samples import DATACLASSES, NAMES, cls, sample
 from telling import error_of, plain
 
-FORKS_OWN_MODULES = ('fast', 'graph_fast', 'jit_fast', 'state_fast', 'twins')
+FORKS_OWN_MODULES = ('fast', 'graph_fast', 'jit_fast', 'pytree_fast', 'state_fast', 'twins')
 
 
 def functions_of(module) -> dict:
