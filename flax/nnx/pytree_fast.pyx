@@ -1,13 +1,15 @@
 """The compiled twin of `flax.nnx.pytreelib`: the pytree protocol, as jax calls it.
 
-It also covers what `variablelib` and `statelib` registered with jax before.
+It also covers what `variablelib` and `statelib` registered with jax before, and how a Variable's
+value is read and set.
 """
 import sys
 
-from flax.nnx.fast import pytrees
+from flax.nnx.fast import pytrees, values
 
 
 def install(pytreelib: dict) -> None:
   """Steps in for the registered functions; called once, by the last line of pytreelib."""
   modules = [vars(sys.modules[f'flax.nnx.{name}']) for name in ('variablelib', 'statelib')]
   pytrees.install(*modules, pytreelib)
+  values.install(modules[0])

@@ -61,6 +61,7 @@ cdef class TypeInfo:
 cdef Py_ssize_t STATE_TRACE, STATE_INITIALIZING, STATE_SETUP
 cdef object PytreeState   # None until then
 
+cdef object lookup(object cls, str name)          # as it stands in the class; None: it is not there
 cdef Py_ssize_t registered_types() noexcept       # how many, in all registries
 cdef TypeInfo info_of(object value)
 cdef TypeInfo info_of_type(object cls)
