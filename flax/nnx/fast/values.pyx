@@ -42,7 +42,9 @@ cdef bint is_value(object value) except -1:
   return cls is upstream.ndarray or cls is int or cls is float or is_array(value)
 
 
-cdef bint asks_index(PyObject** args, size_t nargs, PyObject* names, Py_ssize_t expected, PyObject** index):
+cdef bint asks_index(
+  PyObject** args, size_t nargs, PyObject* names, Py_ssize_t expected, PyObject** index
+) except -1:
   """Whether a call has so many positional arguments, and `index` or nothing by name."""
   if PyVectorcall_NARGS(nargs) != expected:
     return False
