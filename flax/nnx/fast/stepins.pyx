@@ -42,3 +42,13 @@ cdef object pure(PyObject* function, PyObject** args, size_t nargs, PyObject* na
 cdef bint takes(size_t nargs, PyObject* names, Py_ssize_t expected) noexcept:
   """Whether a call has so many arguments, all of them positional."""
   return names is NULL and PyVectorcall_NARGS(nargs) == expected
+
+
+cdef bint arguments(
+  PyObject** args, size_t nargs, PyObject* names, Py_ssize_t expected, str last
+) except -1:
+  """The same, where the last one may come by its name, `last`; it stands in its place in `args`."""
+  cdef Py_ssize_t n = PyVectorcall_NARGS(nargs)
+  if names is NULL or len(<tuple>names) == 0:
+    return n == expected
+  return n == expected - 1 and len(<tuple>names) == 1 and (<tuple>names)[0] == last

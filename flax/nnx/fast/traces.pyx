@@ -4,6 +4,7 @@ import weakref
 from cpython.object cimport PyObject
 
 from flax.nnx.fast cimport upstream
+from flax.nnx.fast.slots cimport has_slot, offset_of, read
 
 cdef extern from "Python.h":
   ctypedef struct PyWeakReference:
@@ -11,6 +12,7 @@ cdef extern from "Python.h":
 
 cdef object current, eval_trace   # `configured(current)`: the trace of this thread
 cdef object configured            # (one of jax's settings) -> its `value`, without the lookup
+cdef Py_ssize_t JAX_TRACE
 cdef object latest = None         # the state of a trace that was asked for
 cdef object latest_ref = None     # jax's weak reference to that trace
 
@@ -32,8 +34,19 @@ cdef object current_state():
   return state
 
 
+cdef bint is_current(object trace_state) except -1:
+  state = current_state()
+  if trace_state is state:
+    return True
+  if type(trace_state) is not upstream.TraceState or not has_slot(trace_state, JAX_TRACE):
+    return False
+  own = getattr(read(trace_state, JAX_TRACE, ''), '_trace_ref', None)
+  return own is not None and own is getattr(state._jax_trace, '_trace_ref', None)
+
+
 def install() -> None:
-  global current, eval_trace, configured
+  global current, eval_trace, configured, JAX_TRACE
+  JAX_TRACE = offset_of(upstream.TraceState, '_jax_trace')
   from jax._src import core
   eval_trace, current = core.eval_trace, core.trace_state_strong_ref
   configured = type(current).value.fget

@@ -11,19 +11,18 @@ from jax._src.core import ShapedArray as _ShapedArray
 from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.kinds cimport TypeInfo, info_of, lookup
 from flax.nnx.fast.slots cimport has_slot, offset_of, read, store
-from flax.nnx.fast.stepins cimport pure, step_in, takes
-from flax.nnx.fast.traces cimport current_state
+from flax.nnx.fast.stepins cimport arguments, pure, step_in, takes
+from flax.nnx.fast.traces cimport is_current
 from flax.nnx.fast.variables cimport plain_metadata
 
 cdef extern from "Python.h":
   int PyType_IsSubtype(PyTypeObject* a, PyTypeObject* b) noexcept
-  Py_ssize_t PyVectorcall_NARGS(size_t nargs) noexcept
 
 cdef object Tracer = jax.core.Tracer
 cdef object ShapedArray = _ShapedArray
 cdef object is_deleted, MISSING
 cdef object pure_get, pure_set            # Variable's own functions
-cdef Py_ssize_t RAW_VALUE, METADATA, TRACE_STATE, JAX_TRACE
+cdef Py_ssize_t RAW_VALUE, METADATA, TRACE_STATE
 
 
 cdef bint is_array(object value) except -1:
@@ -46,15 +45,13 @@ cdef bint asks_index(
   PyObject** args, size_t nargs, PyObject* names, Py_ssize_t expected, PyObject** index
 ) except -1:
   """Whether a call has so many positional arguments, and `index` or nothing by name."""
-  if PyVectorcall_NARGS(nargs) != expected:
-    return False
   index[0] = <PyObject*>MISSING
-  if names is NULL or len(<tuple>names) == 0:
+  if takes(nargs, names, expected):
     return True
-  if len(<tuple>names) != 1 or (<tuple>names)[0] != 'index':
+  if names is NULL or not arguments(args, nargs, names, expected + 1, 'index'):
     return False
   index[0] = args[expected]
-  return True
+  return len(<tuple>names) == 1
 
 
 # ---- reading ----
@@ -95,17 +92,6 @@ cdef object get_item(PyObject* f, PyObject** args, size_t nargs, PyObject* names
 
 # ---- setting ----
 
-cdef bint holds(object trace_state) except -1:
-  """Whether a trace state is surely the current one."""
-  current = current_state()
-  if trace_state is current:
-    return True
-  if type(trace_state) is not upstream.TraceState or not has_slot(trace_state, JAX_TRACE):
-    return False
-  own = getattr(read(trace_state, JAX_TRACE, ''), '_trace_ref', None)
-  return own is not None and own is getattr(current._jax_trace, '_trace_ref', None)
-
-
 cdef bint replaces(object raw, object value) except -1:
   """Whether `raw[...] = value` puts `value` in the place of `raw`."""
   return (
@@ -127,7 +113,7 @@ cdef bint was_set(object variable, object value, bint whole) except -1:
     return False
   if not (replaces(raw, value) if whole else is_value(raw) and is_value(value)):
     return False
-  if not holds(read(variable, TRACE_STATE, '')):
+  if not is_current(read(variable, TRACE_STATE, '')):
     return False
   store(variable, RAW_VALUE, value)
   return True
@@ -152,13 +138,12 @@ cdef object set_item(PyObject* f, PyObject** args, size_t nargs, PyObject* names
 
 
 def install(variablelib: dict) -> None:
-  global RAW_VALUE, METADATA, TRACE_STATE, JAX_TRACE, MISSING, is_deleted, pure_get, pure_set
+  global RAW_VALUE, METADATA, TRACE_STATE, MISSING, is_deleted, pure_get, pure_set
   own = vars(upstream.Variable)
   MISSING, is_deleted = variablelib['MISSING'], upstream.ArrayImpl.is_deleted
   RAW_VALUE = offset_of(upstream.Variable, '_raw_value')
   METADATA = offset_of(upstream.Variable, '_var_metadata')
   TRACE_STATE = offset_of(upstream.Variable, '_trace_state')
-  JAX_TRACE = offset_of(upstream.TraceState, '_jax_trace')
   pure_get, pure_set = own['get_value'], own['set_value']
   step_in(pure_get, get_value)
   step_in(pure_set, set_value)
