@@ -5,7 +5,7 @@ containers, descriptors and whatever a class overrides are the pure functions' t
 everything that raises.
 """
 from cpython.dict cimport PyDict_Contains, PyDict_GetItemWithError
-from cpython.object cimport PyObject, PyTypeObject
+from cpython.object cimport PyObject
 
 from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.checks cimport DATA, STATIC, side_of
@@ -70,7 +70,9 @@ cdef bint plain_name(object cls, object name) except -1:
 
 
 cdef bint standard_class(object cls) except -1:
-  return lookup(cls, '_check_value') is pure_check and lookup(cls, '_check_valid_context') is pure_context
+  return (
+    lookup(cls, '_check_value') is pure_check and lookup(cls, '_check_valid_context') is pure_context
+  )
 
 
 cdef bint is_valid(dict attributes) except -1:

@@ -10,7 +10,7 @@ import jax
 from jax._src.core import ShapedArray as _ShapedArray
 
 from flax.nnx.fast cimport kinds, upstream
-from flax.nnx.fast.kinds cimport TypeInfo, info_of
+from flax.nnx.fast.kinds cimport info_of
 from flax.nnx.fast.stepins cimport pure, step_in, takes
 
 cdef extern from "Python.h":
