@@ -47,7 +47,7 @@ cdef object is_instance(PyObject* f, PyObject** args, size_t nargs, PyObject* na
     own = type(value)
     if PyType_IsSubtype(<PyTypeObject*>own, <PyTypeObject*>cls):
       return True
-    if plain_array(value) or info_of(value).kind < kinds.STRANGER:
+    if plain_array(value) or info_of(value).kind is not kinds.OTHER:
       return False
   return pure(f, args, nargs, names)
 
