@@ -281,3 +281,26 @@ def test_construction(say):
 
   say(error_of(Wrong), error_of(lambda: shown(Late())))
   say(*shown(Linear(1)))
+
+
+@pytest.mark.parametrize('name', ['_setattr', '_check_value', '_check_valid_context'])
+def test_methods_of_an_instance(say, name):
+  node = Plain()
+  vars(node)[name] = lambda *arguments: say(name, len(arguments))
+  say(error_of(setattr, node, 'static', 3), error_of(setattr, node, 'new', X))
+  say(vars(node)['static'], error_of(pytreelib.check_pytree, node))
+
+
+def test_a_state_that_is_a_property(say):
+  class Shadowed(nnx.Module):
+    pass
+
+  node = Shadowed()
+  Shadowed._pytree__state = property(lambda self: say('asked') or vars(self)['_pytree__state'])
+  node.new = 1
+  say(error_of(lambda: vars(node)['new']))
+
+
+def test_instancecheck_of_other_classes(say):
+  check = type(nnx.Param).__instancecheck__
+  say(error_of(check, int, 3), error_of(check, 3, int), error_of(check, nnx.Pytree, Empty()))

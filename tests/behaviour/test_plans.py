@@ -931,3 +931,33 @@ def test_a_plan_runs_no_python(say, mode):
   if graph_fast.twin() == 'compiled':
     front = 'cache_args_wrapper' if mode == 'cached_partial' else '__call__'
     assert ran == [front], ran
+
+
+@pytest.mark.parametrize('container', ['list', 'dict'])
+@pytest.mark.parametrize('first', [False, True])
+def test_arguments_that_vanish_when_they_are_looked_at(say, container, first):
+  """One that empties the list that it comes in, and so frees the model, when asked for its class."""
+
+  class Evil:
+    armed = False
+
+    @property
+    def __class__(self):
+      if type(self).armed:
+        held.clear()
+      return np.float32
+
+  step, net = nnx.jit(lambda held: None), model()
+  for _ in range(5):
+    items = [1.0, net] if first else [net, 1.0]
+    step(items if container == 'list' else dict(zip('ab', items)))
+  items = [Evil(), net] if first else [net, Evil()]
+  del net
+  held = items if container == 'list' else dict(zip('ab', items))
+  del items
+  Evil.armed = True
+  try:
+    step(held)
+  except Exception:
+    pass
+  say(len(held) in (0, 2))

@@ -1,5 +1,6 @@
 """The pytree protocol of Variables, States and Pytrees, as jax calls it and as anybody may."""
 
+import abc
 import gc
 import pickle
 import threading
@@ -543,3 +544,84 @@ def test_grad_vmap_and_scan_over_modules(say):
   carry, _ = jax.lax.scan(lambda net, _: (jax.tree.map(lambda x: x + 1, net), None), net, length=3)
   say(*tree(carry))
   say(*tree(jax.eval_shape(lambda net: net, net)))
+
+
+# ---- hostile ----
+
+
+def test_marks_that_empty_the_module(say):
+  """A key in `_pytree__nodes` that empties the Module when it is compared."""
+  for kept in (False, True):
+    module = Linear(1)
+    say(len(jax.tree.leaves(module)))
+
+    class Evil:
+      def __hash__(self):
+        return hash('_pytree__nodes')
+
+      def __eq__(self, other, module=module, kept=kept):
+        vars(module).clear()
+        if kept:
+          vars(module)['left'] = 1
+        return False
+
+    evil = nnx.graphlib.HashableMapping({Evil(): True})
+    object.__setattr__(module, '_pytree__nodes', evil)
+    jax.tree.leaves(module)  # the order of comparisons is the dict's affair: no crash
+
+
+def test_a_metaclass_that_equals_everything(say):
+  class Meta(type):
+    def __eq__(cls, other):
+      return True
+
+    def __hash__(cls):
+      return 1
+
+  class Held(metaclass=Meta):
+    pass
+
+  variable = nnx.Param(X, held=Held())
+  ref = weakref.ref(variable.get_metadata('held'))
+  jax.tree.leaves(jax.tree.map(lambda x: x, variable))
+  del variable
+  gc.collect()
+  say(ref() is None)
+
+
+def test_an_abstract_class(say):
+  class Meta(type(nnx.Variable), abc.ABCMeta):
+    pass
+
+  class Abstract(nnx.Variable, metaclass=Meta):
+    @abc.abstractmethod
+    def missing(self): ...
+
+  say(error_of(variablelib._variable_unflatten, Abstract, (), (1,)))
+  say(error_of(Abstract, X))
+
+
+def test_finalisers_that_change_what_is_flattened(say):
+  """The collector may run at any allocation; what comes out is of before or after, and whole."""
+  if not hasattr(gc, 'set_threshold'):
+    return
+  old = gc.get_threshold()
+  gc.set_threshold(1)
+  try:
+    for _ in range(50):
+      state = nnx.State({'b': 1, 'a': 2, 'c': 3})
+      module = Linear(1)
+
+      class Cycle:
+        def __del__(self, state=state, module=module):
+          state._mapping.pop('b', None)
+          vars(module).pop('bias', None)
+
+      cycle = Cycle()
+      cycle.me = cycle
+      del cycle
+      leaves = jax.tree.leaves(state)
+      assert leaves in ([2, 1, 3], [2, 3]), leaves
+      assert len(jax.tree.leaves(module)) in (2, 3)
+  finally:
+    gc.set_threshold(*old)

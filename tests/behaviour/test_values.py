@@ -219,3 +219,47 @@ def test_after_a_jitted_call(say):
     variable[...] = variable[...] * 2
     variable.set_value(variable.get_value() - 1)
     say(value_of(variable[...]))
+
+
+class Mixin:
+  """Gives instances a `__dict__`."""
+
+
+class WithDict(Mixin, nnx.Variable):
+  pass
+
+
+def test_methods_of_an_instance(say):
+  variable = WithDict(X)
+  say(value_of(variable[...]), value_of(variable.get_value()))
+  vars(variable)['get_value'] = lambda *, index=None: ('own', index)
+  say(variable[...], error_of(variable.get_value))
+  vars(variable)['set_value'] = lambda value, *, index=None: say('set', value_of(value), index)
+  variable[...] = X + 1
+  vars(variable).clear()
+  variable[...] = X + 2
+  say(value_of(variable[...]))
+  vars(variable)['_check_can_update'] = lambda: say('checked')
+  variable[...] = X + 3
+  variable.set_value(X + 4)
+  say(raw(variable))
+  module = nnx.Module()
+  module.variable = variable
+  graphdef, state = nnx.split(module)
+  say(value_of(nnx.merge(graphdef, state).variable.get_raw_value()))
+
+
+def test_a_deleted_new_value(say):
+  variable, new = nnx.Param(X), jnp.arange(4.0)
+  new.delete()
+  say(error_of(variable.__setitem__, ..., new), error_of(variable.set_value, new), raw(variable))
+
+
+def test_concrete_arrays_set_under_a_trace(say):
+  def f(x):
+    variable = nnx.Param(X)
+    variable[...] = X + 1
+    variable.set_value(X + 2)
+    return variable[...] + x
+
+  say(plain(jax.make_jaxpr(f)(X)), value_of(jax.jit(f)(X)))

@@ -29,7 +29,7 @@ cdef class Argument:
   cdef tuple keys
   cdef tuple parts
 
-  cdef bint fits(self, object value) except -1
+  cdef bint fits(self, object value, list held) except -1
   cdef object built(self, object value, list nodes)
 
 
@@ -39,7 +39,7 @@ cdef class Arguments:
   cdef tuple parts             # an Argument for each, positional ones first
   cdef tuple names             # of the keyword ones
 
-  cdef bint fit(self, tuple args, dict kwargs) except -1
+  cdef bint fit(self, tuple args, dict kwargs, list held) except -1
   cdef tuple built(self, tuple args, dict kwargs, list nodes)
 
 

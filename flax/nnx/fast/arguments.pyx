@@ -45,9 +45,12 @@ cdef bint tree_passes(object value, int depth) except -1:
 
 
 cdef class Argument:
-  cdef bint fits(self, object value) except -1:
+  cdef bint fits(self, object value, list held) except -1:
+    """Adds the roots to `held`, so that they live whatever a comparison of the others may run."""
     cdef Py_ssize_t i
+    cdef tuple items
     if self.shape is ROOT:
+      held.append(value)
       return <size_t><PyObject*>value == self.address
     if self.shape is PASSED:
       return passes(value)
@@ -55,14 +58,13 @@ cdef class Argument:
       return False
     if self.shape is TREE:
       return tree_passes(value, 0)
-    if len(value) != len(self.parts):
+    if self.shape is MAPPING and tuple(value) != self.keys:
       return False
-    if self.shape is MAPPING:
-      if tuple(value) != self.keys:
-        return False
-      value = tuple((<dict>value).values())
+    items = tuple((<dict>value).values()) if self.shape is MAPPING else tuple(value)
+    if len(items) != len(self.parts):
+      return False
     for i in range(len(self.parts)):
-      if not (<Argument>self.parts[i]).fits(value[i]):
+      if not (<Argument>self.parts[i]).fits(items[i], held):
         return False
     return True
 
@@ -126,7 +128,7 @@ cdef Argument parts_of(Argument argument, object value, object pure, Roots roots
 
 
 cdef class Arguments:
-  cdef bint fit(self, tuple args, dict kwargs) except -1:
+  cdef bint fit(self, tuple args, dict kwargs, list held) except -1:
     cdef Py_ssize_t i
     cdef Py_ssize_t n = len(args)
     if len(self.parts) != n + len(self.names):
@@ -134,11 +136,11 @@ cdef class Arguments:
     if len(kwargs) != len(self.names) or kwargs and tuple(kwargs) != self.names:
       return False
     for i in range(n):
-      if not (<Argument>self.parts[i]).fits(args[i]):
+      if not (<Argument>self.parts[i]).fits(args[i], held):
         return False
     if kwargs:
       for i, name in enumerate(self.names):
-        if not (<Argument>self.parts[n + <Py_ssize_t>i]).fits(kwargs[name]):
+        if not (<Argument>self.parts[n + <Py_ssize_t>i]).fits(kwargs[name], held):
           return False
     return True
 

@@ -17,6 +17,7 @@ from flax.nnx.fast.traces cimport is_current
 cdef extern from "Python.h":
   int PyObject_GenericSetAttr(object o, object name, object value) except -1
 
+cdef tuple OWN = ('_pytree__is_pytree', '_setattr', '_check_value', '_check_valid_context')
 cdef object pure_setattr, pure_check, pure_context   # Pytree's own functions
 
 
@@ -25,8 +26,11 @@ cdef dict plain_attributes(object node, TypeInfo info):
   if info.kind is not kinds.GRAPH or not info.is_pytree:
     return None
   attributes = instance_dict(node)
-  if type(attributes) is not dict or PyDict_Contains(attributes, '_pytree__is_pytree'):
+  if type(attributes) is not dict:
     return None
+  for name in OWN:   # an instance's own wins over the class's
+    if PyDict_Contains(attributes, name):
+      return None
   return attributes
 
 
@@ -77,12 +81,10 @@ cdef bint standard_class(object cls) except -1:
 
 cdef bint is_valid(dict attributes) except -1:
   """Whether a Pytree surely belongs to the current trace."""
-  cdef PyObject* state = PyDict_GetItemWithError(attributes, '_pytree__state')
-  if state is NULL or info_of(<object>state).kind is not kinds.PYTREE_STATE:
+  state = attributes.get('_pytree__state')
+  if info_of(state).kind is not kinds.PYTREE_STATE or not has_slot(state, kinds.STATE_TRACE):
     return False
-  return has_slot(<object>state, kinds.STATE_TRACE) and is_current(
-    read(<object>state, kinds.STATE_TRACE, '')
-  )
+  return is_current(read(state, kinds.STATE_TRACE, ''))
 
 
 cdef bint was_set(object node, object name, object value) except -1:

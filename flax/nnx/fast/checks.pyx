@@ -19,6 +19,7 @@ cdef extern from "Python.h":
 cdef object Tracer = jax.core.Tracer
 cdef object ShapedArray = _ShapedArray
 cdef object DATA = 'data', STATIC = 'static'
+cdef object VariableMeta
 cdef dict pytreelib_names
 
 
@@ -42,9 +43,11 @@ cdef object is_array_ref(PyObject* f, PyObject** args, size_t nargs, PyObject* n
 
 cdef object is_instance(PyObject* f, PyObject** args, size_t nargs, PyObject* names):
   """`isinstance(value, cls)` where `cls` is Variable or a subclass."""
-  if takes(nargs, names, 2) and isinstance(<object>args[0], type):
+  if takes(nargs, names, 2):
     cls, value = <object>args[0], <object>args[1]
-    own = type(value)
+    meta, own = type(cls), type(value)
+    if not PyType_IsSubtype(<PyTypeObject*>meta, <PyTypeObject*>VariableMeta):
+      return pure(f, args, nargs, names)
     if PyType_IsSubtype(<PyTypeObject*>own, <PyTypeObject*>cls):
       return True
     if plain_array(value) or info_of(value).kind is not kinds.OTHER:
@@ -76,8 +79,8 @@ cdef object is_data(PyObject* f, PyObject** args, size_t nargs, PyObject* names)
 
 
 def install(variablelib: dict, pytreelib: dict) -> None:
-  global pytreelib_names
-  pytreelib_names = pytreelib
+  global pytreelib_names, VariableMeta
+  pytreelib_names, VariableMeta = pytreelib, variablelib['VariableMeta']
   step_in(variablelib['is_array_ref'], is_array_ref)
-  step_in(vars(variablelib['VariableMeta'])['__instancecheck__'], is_instance)
+  step_in(vars(VariableMeta)['__instancecheck__'], is_instance)
   step_in(pytreelib['is_data'], is_data)

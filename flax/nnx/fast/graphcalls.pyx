@@ -251,7 +251,8 @@ cdef class GraphSite(Site):
 
   cdef object by_plan(self, object jit, tuple args, dict kwargs, object cache):
     """What the function returns, or MISS before anything was done."""
-    cdef Planned planned = self.fitting(args, kwargs, cache)
+    cdef list held = []
+    cdef Planned planned = self.fitting(args, kwargs, cache, held)
     cdef Plan plan
     cdef Settled expected
     cdef list arrays, owners

@@ -47,6 +47,7 @@ cdef tuple VARIABLE_STANDARD = (
 # What of those is enough to take one apart and put it together.
 cdef tuple VARIABLE_SLOTS = ('_raw_value', '_trace_state', '_var_metadata', '_new')
 # What a class may not change if its graph nodes are to be read and written by dict.
+cdef object ABSTRACT = 1 << 20   # of a type's flags; `object.__new__` refuses such a class
 cdef object BASES = vars(type)['__bases__'].__get__
 cdef tuple GRAPH_HOOKS = ('flatten', 'create_empty', 'clear', 'init')
 
@@ -240,7 +241,10 @@ cdef bint study_stranger(TypeInfo info) except -1:
 
 cdef int study_variable(TypeInfo info) except -1:
   cdef object cls = info.cls
-  info.slotted = standard_access(cls) and all(
+  cdef bint plain = (
+    standard_access(cls) and lookup(cls, '__dict__') is None and not cls.__flags__ & ABSTRACT
+  )
+  info.slotted = plain and all(
     [lookup(cls, name) is standard_variable[name] for name in VARIABLE_SLOTS]
   )
   for name in VARIABLE_STANDARD:
@@ -249,10 +253,10 @@ cdef int study_variable(TypeInfo info) except -1:
       return 0
   if issubclass(cls, tp.Mapping):
     info.why = 'its class is a Mapping too'
-  elif standard_access(cls):
+  elif plain:
     info.kind = VARIABLE
   else:
-    info.why = 'its class changes how attributes are found'
+    info.why = 'its class changes how attributes are found, or is abstract'
   return 0
 
 

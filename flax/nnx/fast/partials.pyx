@@ -23,7 +23,7 @@ cdef class Bound:
 
   def __call__(self, tuple args, dict kwargs):
     cdef GraphSite site = self.jit._fast_site
-    if not site.plans or not at_top_level() or graph_context.caching:
+    if not site.plans or not at_top_level() or graph_context.caching or 'self' in kwargs:
       return self.wrapper(*args, **kwargs)
     args = self.bound + args
     site.calls += 1

@@ -34,6 +34,7 @@ cdef extern from "Python.h":
   Py_ssize_t Py_REFCNT(PyObject* o) noexcept
   PyTypeObject* Py_TYPE(PyObject* o) noexcept
   void Py_DECREF(PyObject* o) noexcept
+  void PyErr_Clear() noexcept
   int raw_dict_next "PyDict_Next"(PyObject*, Py_ssize_t*, PyObject**, PyObject**) noexcept
   Py_ssize_t raw_dict_size "PyDict_Size"(PyObject*) noexcept
   PyObject* raw_list_item "PyList_GET_ITEM"(PyObject*, Py_ssize_t) noexcept
@@ -449,6 +450,7 @@ cdef class Plan:
     cdef PyObject* attributes = PyObject_GenericGetDict(node, NULL)
     cdef bint holds
     if attributes is NULL:
+      PyErr_Clear()
       return False
     holds = self.mapping_holds(step, attributes, 0)
     Py_DECREF(attributes)   # the node holds it

@@ -28,6 +28,7 @@ cdef extern from "Python.h":
 
 cdef enum:
   ITEMS = 16        # as many keys are looked up; more are rare
+  LONGEST = 200     # string that is kept
   KEPT = 128        # static parts that are kept of each sort; a power of two
   SIDES_KEPT = 4    # for each layout: which of its attributes are data
 
@@ -37,7 +38,7 @@ cdef object GetAttrKey = jax.tree_util.GetAttrKey
 cdef object SequenceKey = jax.tree_util.SequenceKey
 cdef object DictKey = jax.tree_util.DictKey
 cdef object VALUE_KEY = GetAttrKey('value')
-cdef tuple LASTING = (str, int, float, bool, type(None), bytes)
+cdef object LARGEST = 1 << 64
 cdef list statics = [None] * KEPT     # Static or None, by a hash of its metadata
 cdef list unsorted = [None] * KEPT    # Static or None, by the address of its sorted items
 cdef list key_sets = [None] * KEPT    # Keys or None, by a hash of the keys
@@ -85,14 +86,20 @@ cdef bint same_all(PyObject** objects, Py_ssize_t n, tuple known) noexcept:
 
 
 cdef bint lasting(object value, int depth) noexcept:
-  """Whether a value holds on to nothing but strings, numbers and the like."""
+  """Whether a value is a small one that holds on to nothing but strings, numbers and the like."""
   cls = type(value)
-  if cls is tuple and depth < 4:
+  if cls is tuple:
+    if depth > 3 or len(<tuple>value) > ITEMS:
+      return False
     for item in <tuple>value:
       if not lasting(item, depth + 1):
         return False
     return True
-  return cls in LASTING
+  if cls is str:
+    return len(<str>value) <= LONGEST
+  if cls is int:
+    return -LARGEST < value < LARGEST
+  return cls is bool or cls is float or value is None
 
 
 cdef Static static_of(dict metadata):
@@ -248,32 +255,37 @@ cdef dict plain_mapping(object state):
   return mapping if type(mapping) is dict else None
 
 
-cdef list in_order(dict mapping, Keys keys):
-  cdef list values = PyDict_Values(mapping)
+cdef list in_order(list values, Keys keys):
   return values if keys.order is None else [values[<Py_ssize_t>i] for i in keys.order]
 
 
 cdef object state_flatten(PyObject* f, PyObject** args, size_t nargs, PyObject* names):
   cdef dict mapping
+  cdef list values
   cdef Keys keys
   if takes(nargs, names, 1):
     mapping = plain_mapping(<object>args[0])
-    keys = None if mapping is None else keys_of(mapping)
-    if keys is not None:
-      return in_order(mapping, keys), keys.ordered
+    if mapping is not None:
+      values = PyDict_Values(mapping)
+      keys = keys_of(mapping)
+      if keys is not None and len(values) == len(keys.given):
+        return in_order(values, keys), keys.ordered
   return pure(f, args, nargs, names)
 
 
 cdef object state_flatten_with_keys(PyObject* f, PyObject** args, size_t nargs, PyObject* names):
   cdef dict mapping
+  cdef list values
   cdef Keys keys
   if takes(nargs, names, 1):
     mapping = plain_mapping(<object>args[0])
-    keys = None if mapping is None else keys_of(mapping)
-    if keys is not None:
-      if keys.path_keys is None:
-        keys.path_keys = [DictKey(key) for key in keys.ordered]
-      return list(zip(keys.path_keys, in_order(mapping, keys))), keys.ordered
+    if mapping is not None:
+      values = PyDict_Values(mapping)
+      keys = keys_of(mapping)
+      if keys is not None and len(values) == len(keys.given):
+        if keys.path_keys is None:
+          keys.path_keys = [DictKey(key) for key in keys.ordered]
+        return list(zip(keys.path_keys, in_order(values, keys))), keys.ordered
   return pure(f, args, nargs, names)
 
 
@@ -377,8 +389,11 @@ cdef Sides new_sides(TypeInfo info, Layout layout, dict attributes):
   cdef Py_ssize_t n = PyTuple_GET_SIZE(layout.keys)
   cdef list data = []
   cdef list static = []
-  sides.marks = marks_of(info, layout, PyDict_Values(attributes))
-  if sides.marks is None or len(sides.marks) != n or not called_so(layout):
+  cdef list values = PyDict_Values(attributes)
+  if len(values) != n or not layout.fits(attributes) or not called_so(layout):   # by now
+    return None
+  sides.marks = marks_of(info, layout, values)
+  if sides.marks is None:
     return None
   sides.is_data = <bint*>PyMem_Calloc(n + 1, sizeof(bint))
   sides.place = <Py_ssize_t*>PyMem_Calloc(n + 1, sizeof(Py_ssize_t))

@@ -16,7 +16,7 @@ cdef class Planned:
   cdef bint whole              # whether the whole program has to run: arrays on several devices, say
   cdef object places           # without graph updates: the leaf of each place that upstream names
 
-  cdef bint fits(self, tuple args, dict kwargs, object cache) except -1
+  cdef bint fits(self, tuple args, dict kwargs, object cache, list held) except -1
   cdef str words(self, Py_ssize_t step)
   cdef int know(self, object settled, object replaced) except -1
 
@@ -41,7 +41,7 @@ cdef class Site:
   cdef bint agrees(self, Planned planned, list lists) except -1
   cdef list parameter_names(self)
   cdef int keep(self, Planned planned) except -1
-  cdef Planned fitting(self, tuple args, dict kwargs, object cache)
+  cdef Planned fitting(self, tuple args, dict kwargs, object cache, list held)
   cdef int used(self) noexcept
 
 

@@ -27,10 +27,10 @@ cdef object sites = weakref.WeakSet()
 
 
 cdef class Planned:
-  cdef bint fits(self, tuple args, dict kwargs, object cache) except -1:
+  cdef bint fits(self, tuple args, dict kwargs, object cache, list held) except -1:
     if cache is not None if self.cache is None else self.cache() is not cache:
       return False
-    return self.arguments.fit(args, kwargs)
+    return self.arguments.fit(args, kwargs, held)
 
   cdef str words(self, Py_ssize_t step):
     """Where the last check of the plan failed: 'model.blocks[3].cfg'."""
@@ -138,12 +138,14 @@ cdef class Site:
     self.unused += 1
     return 0
 
-  cdef Planned fitting(self, tuple args, dict kwargs, object cache):
+  cdef Planned fitting(self, tuple args, dict kwargs, object cache, list held):
+    """A plan for these arguments; `held` owns their nodes then."""
     cdef Planned planned
     cdef Py_ssize_t i
     for i in range(len(self.plans)):
       planned = self.plans[i]
-      if planned.fits(args, kwargs, cache):
+      held.clear()
+      if planned.fits(args, kwargs, cache, held):
         if i:
           self.plans = [planned] + [one for one in self.plans if one is not planned]
         return planned

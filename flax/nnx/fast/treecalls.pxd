@@ -16,7 +16,7 @@ cdef class TreeSite(Site):
 
   cdef Planned note(self, object jit, tuple args, dict kwargs, tuple flat)
   cdef int settle(self, Planned planned, Changes changes) except -1
-  cdef Planned fit(self, object jit, tuple args, dict kwargs)
+  cdef Planned fit(self, object jit, tuple args, dict kwargs, list held)
   cdef tuple outer_args(self, object jit, Planned planned, tuple args, dict kwargs, list arrays)
   cdef object by_plan(self, object jit, tuple args, dict kwargs)
   cdef int landed(self, object jit, Planned planned, tuple outs, list owners) except -1

@@ -95,8 +95,8 @@ cdef class TreeSite(Site):
 
   # ---- calling ----
 
-  cdef Planned fit(self, object jit, tuple args, dict kwargs):
-    return self.fitting(args, kwargs, None)
+  cdef Planned fit(self, object jit, tuple args, dict kwargs, list held):
+    return self.fitting(args, kwargs, None, held)
 
   cdef tuple outer_args(self, object jit, Planned planned, tuple args, dict kwargs, list arrays):
     cdef list lists = planned.plan.by_root(arrays)
@@ -108,7 +108,8 @@ cdef class TreeSite(Site):
 
   cdef object by_plan(self, object jit, tuple args, dict kwargs):
     """What the function returns, or MISS before anything was done."""
-    cdef Planned planned = self.fit(jit, args, kwargs)
+    cdef list held = []
+    cdef Planned planned = self.fit(jit, args, kwargs, held)
     cdef Plan plan
     cdef list arrays, owners
     cdef Py_ssize_t step
@@ -221,7 +222,7 @@ cdef class PartialSite(TreeSite):
     cdef dict leaf_of = leaves_by_owner(plan)
     return [leaf_of.get(id(value), -1) for value in variables]
 
-  cdef Planned fit(self, object jit, tuple args, dict kwargs):
+  cdef Planned fit(self, object jit, tuple args, dict kwargs, list held):
     """The latest plan, where the list of what is bound still is as it was."""
     cdef Planned planned = self.plans[0]
     cdef list bound = jit.partial_args
@@ -236,6 +237,8 @@ cdef class PartialSite(TreeSite):
           return None
       elif <PyObject*>bound[i] is not planned.plan.owners[k]:
         return None
+      else:
+        held.append(bound[i])
     return planned
 
   cdef tuple outer_args(self, object jit, Planned planned, tuple args, dict kwargs, list arrays):

@@ -8,43 +8,56 @@ def _store(o):
   o.x = object()
 
 
+def _add(o):
+  o.new = object()
+
+
+def _delete(o):
+  del o.x
+
+
 def _item(o):
   vars(o)['x'] = object()
 
 
-def _renew(o):
-  del o.x
-  o.x = object()
+def _new_item(o):
+  vars(o)['new'] = object()
+
+
+def _del_item(o):
+  del vars(o)['x']
 
 
 def _update(o):
   vars(o).update(x=object())
 
 
-def _default(o):
+def _pop(o):
   vars(o).pop('x')
-  vars(o).setdefault('x', object())
+
+
+def _default(o):
+  vars(o).setdefault('new', object())
 
 
 def _last(o):
   vars(o).popitem()
-  vars(o)['x'] = object()
 
 
 def _clear(o):
   vars(o).clear()
-  o.x = object()
 
 
-WAYS = (_store, _item, _renew, _update, _default, _last, _clear)
-TIMES = 30   # an instruction is specialised after a few runs
+WAYS = (_store, _add, _delete, _item, _new_item, _del_item, _update, _pop, _default, _last, _clear)
+TIMES = 30  # an instruction is specialised after a few runs
 
 
 class _Object:
   def __init__(self, shared):
-    self.x = None
-    if not shared:
-      vars(self)[0] = None  # not an attribute: the dict gets a table of its own
+    self.y = self.x = None
+    if not shared:  # the dict gets a table of its own, as `watch.make_watchable` does it
+      key, value = vars(self).popitem()
+      vars(self)[key] = value
 
 
 def every_write_counts(counter, shared: bool) -> bool:
@@ -53,9 +66,9 @@ def every_write_counts(counter, shared: bool) -> bool:
   `shared`: of an object whose values the dict shares.
   """
   for way in WAYS:
-    o = _Object(shared)
-    count = counter(vars(o))
     for _ in range(TIMES):
+      o = _Object(shared)
+      count = counter(vars(o))
       before = count()
       way(o)
       if count() == before:
