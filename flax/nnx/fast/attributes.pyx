@@ -76,6 +76,7 @@ cdef bint plain_name(object cls, object name) except -1:
 cdef bint standard_class(object cls) except -1:
   return (
     lookup(cls, '_check_value') is pure_check and lookup(cls, '_check_valid_context') is pure_context
+    and lookup(cls, '_pytree__state') is None
   )
 
 
