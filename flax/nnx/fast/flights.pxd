@@ -14,4 +14,5 @@ cdef class Flight:
 
 cdef object take_off(object flight)          # None: a call that upstream's contexts know
 cdef int land(object above) except -1        # `above`: what `take_off` gave
+cdef object open_call(object jitted, tuple args, dict kwargs)
 cdef int ground() except -1                  # a trace begins: opens the contexts of the latest call

@@ -43,15 +43,6 @@ cdef class Flight:
 
 cdef object take_off(object flight):
   """The latest call of this thread from now on; gives the one before."""
-  return exchanged(flight)
-
-
-cdef int land(object above) except -1:
-  exchanged(above)
-  return 0
-
-
-cdef object exchanged(object flight):
   global flax_flight
   cdef PyObject* before = flax_flight
   Py_INCREF(flight)
@@ -61,6 +52,20 @@ cdef object exchanged(object flight):
   flight = <object>before
   Py_DECREF(flight)   # the thread's; ours stays
   return flight
+
+
+cdef int land(object above) except -1:
+  take_off(above)
+  return 0
+
+
+cdef object open_call(object jitted, tuple args, dict kwargs):
+  """Calls a function where upstream's contexts know of the arguments."""
+  above = take_off(None)
+  try:
+    return jitted(*args, **kwargs)
+  finally:
+    land(above)
 
 
 cdef int ground() except -1:

@@ -14,7 +14,7 @@ cimport cython
 from cpython.object cimport PyObject
 
 from flax.nnx.fast cimport upstream
-from flax.nnx.fast.flights cimport ground, land, take_off
+from flax.nnx.fast.flights cimport ground, land, open_call, take_off
 from flax.nnx.fast.nodes cimport NodeStates, Split, has_states, plain_states, rebuilt
 from flax.nnx.fast.nodes cimport split_of, states_in
 from flax.nnx.fast.programs cimport SCALARS, Outcome, Program, all_values, same_list
@@ -219,11 +219,7 @@ cdef class GraphProgram(Program):
       return self.run_whole(args, kwargs)
     others.clear()
     size = self.outer._cache_size()
-    above = take_off(None)
-    try:
-      outs = self.outer(*outer_args, **outer_kwargs)
-    finally:
-      land(above)
+    outs = open_call(self.outer, outer_args, outer_kwargs)
     if len(outs) == 3:
       return (None, *outs)
     outcome, out = outs
@@ -233,11 +229,7 @@ cdef class GraphProgram(Program):
     return ((<Outcome>outcome).record, *whole(outcome, splits, True), out)
 
   cdef tuple run_whole(self, tuple args, dict kwargs):
-    above = take_off(None)
-    try:
-      return (None, *self.full(*args, **kwargs))
-    finally:
-      land(above)
+    return (None, *open_call(self.full, args, kwargs))
 
   def trace_outer(self, args, kwargs):
     """The function behind `outer`: upstream's, less what came back untouched."""

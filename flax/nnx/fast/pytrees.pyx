@@ -45,6 +45,20 @@ cdef list key_sets = [None] * KEPT    # Keys or None, by a hash of the keys
 cdef list flag_pairs = [(a, b) for a in (False, True) for b in (False, True)]
 
 
+ctypedef object (*Parts)(object node, bint with_keys)   # (children, static part); None: not here
+
+
+cdef object flattened(
+  Parts parts_of, bint with_keys, PyObject* f, PyObject** args, size_t nargs, PyObject* names
+):
+  """What jax's flattening of a node gives, with keys or without."""
+  if takes(nargs, names, 1):
+    parts = parts_of(<object>args[0], with_keys)
+    if parts is not None:
+      return parts
+  return pure(f, args, nargs, names)
+
+
 # ---- Variables ----
 
 @cython.final
@@ -142,33 +156,25 @@ cdef Py_ssize_t place_of(object items) noexcept:
   return (<size_t><PyObject*>items >> 5) & (KEPT - 1)
 
 
-cdef Static plain_static(object variable):
-  """None: the pure function has to look."""
+cdef object variable_parts(object variable, bint with_keys):
   cdef TypeInfo info = info_of(variable)
+  cdef Static static
   if not (info.slotted and has_slot(variable, RAW_VALUE) and has_slot(variable, METADATA)):
     return None
   metadata = read(variable, METADATA, '')
-  return static_of(metadata) if type(metadata) is dict else None
+  static = static_of(metadata) if type(metadata) is dict else None
+  if static is None:
+    return None
+  value = read(variable, RAW_VALUE, '')
+  return ((VALUE_KEY, value) if with_keys else value,), static.items
 
 
 cdef object variable_flatten(PyObject* f, PyObject** args, size_t nargs, PyObject* names):
-  cdef Static static
-  if takes(nargs, names, 1):
-    variable = <object>args[0]
-    static = plain_static(variable)
-    if static is not None:
-      return (read(variable, RAW_VALUE, ''),), static.items
-  return pure(f, args, nargs, names)
+  return flattened(variable_parts, False, f, args, nargs, names)
 
 
 cdef object variable_flatten_with_keys(PyObject* f, PyObject** args, size_t nargs, PyObject* names):
-  cdef Static static
-  if takes(nargs, names, 1):
-    variable = <object>args[0]
-    static = plain_static(variable)
-    if static is not None:
-      return ((VALUE_KEY, read(variable, RAW_VALUE, '')),), static.items
-  return pure(f, args, nargs, names)
+  return flattened(variable_parts, True, f, args, nargs, names)
 
 
 cdef dict metadata_from(tuple items):
@@ -259,34 +265,31 @@ cdef list in_order(list values, Keys keys):
   return values if keys.order is None else [values[<Py_ssize_t>i] for i in keys.order]
 
 
-cdef object state_flatten(PyObject* f, PyObject** args, size_t nargs, PyObject* names):
-  cdef dict mapping
+cdef object state_parts(object state, bint with_keys):
+  cdef dict mapping = plain_mapping(state)
   cdef list values
   cdef Keys keys
-  if takes(nargs, names, 1):
-    mapping = plain_mapping(<object>args[0])
-    if mapping is not None:
-      values = PyDict_Values(mapping)
-      keys = keys_of(mapping)
-      if keys is not None and len(values) == len(keys.given):
-        return in_order(values, keys), keys.ordered
-  return pure(f, args, nargs, names)
+  if mapping is None:
+    return None
+  # The values first: `keys_of` allocates, and a finalizer that collection runs may write to the mapping.
+  values = PyDict_Values(mapping)
+  keys = keys_of(mapping)
+  if keys is None or len(values) != len(keys.given):
+    return None
+  values = in_order(values, keys)
+  if not with_keys:
+    return values, keys.ordered
+  if keys.path_keys is None:
+    keys.path_keys = [DictKey(key) for key in keys.ordered]
+  return list(zip(keys.path_keys, values)), keys.ordered
+
+
+cdef object state_flatten(PyObject* f, PyObject** args, size_t nargs, PyObject* names):
+  return flattened(state_parts, False, f, args, nargs, names)
 
 
 cdef object state_flatten_with_keys(PyObject* f, PyObject** args, size_t nargs, PyObject* names):
-  cdef dict mapping
-  cdef list values
-  cdef Keys keys
-  if takes(nargs, names, 1):
-    mapping = plain_mapping(<object>args[0])
-    if mapping is not None:
-      values = PyDict_Values(mapping)
-      keys = keys_of(mapping)
-      if keys is not None and len(values) == len(keys.given):
-        if keys.path_keys is None:
-          keys.path_keys = [DictKey(key) for key in keys.ordered]
-        return list(zip(keys.path_keys, in_order(values, keys))), keys.ordered
-  return pure(f, args, nargs, names)
+  return flattened(state_parts, True, f, args, nargs, names)
 
 
 cdef object state_unflatten(PyObject* f, PyObject** args, size_t nargs, PyObject* names):
@@ -431,7 +434,6 @@ cdef bint part(Sides sides, Layout layout, dict attributes, list data, tuple sta
 
 
 cdef object pytree_parts(object node, bint with_keys):
-  """(children, static part); None: the pure function has to look."""
   cdef TypeInfo info = info_of(node)
   cdef Layout layout
   cdef Sides sides
@@ -456,19 +458,11 @@ cdef object pytree_parts(object node, bint with_keys):
 
 
 cdef object pytree_flatten(PyObject* f, PyObject** args, size_t nargs, PyObject* names):
-  if takes(nargs, names, 1):
-    parts = pytree_parts(<object>args[0], False)
-    if parts is not None:
-      return parts
-  return pure(f, args, nargs, names)
+  return flattened(pytree_parts, False, f, args, nargs, names)
 
 
 cdef object pytree_flatten_with_keys(PyObject* f, PyObject** args, size_t nargs, PyObject* names):
-  if takes(nargs, names, 1):
-    parts = pytree_parts(<object>args[0], True)
-    if parts is not None:
-      return parts
-  return pure(f, args, nargs, names)
+  return flattened(pytree_parts, True, f, args, nargs, names)
 
 
 cdef bint named(object keys, object values) except -1:
