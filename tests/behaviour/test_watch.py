@@ -203,3 +203,72 @@ def test_attributes_keep_their_order(say):
     step(net, X)
     for node in (net, net.layers, net.layers[0]):
       say(*vars(node), sorted(vars(node)) == list(vars(node)))
+
+
+ADD_OR_DELETE = {
+  'attribute': (lambda net: setattr(net, 'added', 1), lambda net: delattr(net, 'added')),
+  'item': (lambda net: vars(net).update(added=1), lambda net: vars(net).pop('added')),
+  'metadata': (
+    lambda net: metadata_of(net.layers[0].bias).update(added=1),
+    lambda net: metadata_of(net.layers[0].bias).pop('added'),
+  ),
+}
+
+
+@pytest.mark.parametrize('way', ADD_OR_DELETE)
+def test_only_added_then_only_deleted(say, way):
+  net, names = model(), Names()
+  step, traces = counted()
+  add, delete = ADD_OR_DELETE[way]
+  for i in range(12):
+    if i in (4, 8):
+      planned(step)
+      (add if i == 4 else delete)(net)
+    say(value_of(step(net, X)), len(traces))
+  say(*tree(net, names))
+
+
+def test_two_nodes_share_one_dict(say):
+  """Each write to the one is a write to the other."""
+  net = model()
+  twin = object.__new__(Linear)
+  object.__setattr__(twin, '__dict__', vars(net.layers[0]))
+  net.twin = twin
+  step, traces = counted()
+  for i in range(10):
+    if i == 4:
+      twin.size = 77
+    if i == 7:
+      net.layers[0].size = 78
+    say(error_of(lambda: value_of(step(net, X))), traces)
+
+
+def test_two_functions_on_one_model(say):
+  """A write that the one function's check has taken in is still news to the other's."""
+  net = model()
+  one, traces = counted()
+  two, more_traces = counted()
+  for i in range(12):
+    if i in (4, 8):
+      net.flag = i
+      metadata_of(net.layers[0].bias)['note'] = f'note {i}'
+    for step in (one, two, one) if i % 3 else (two,):
+      say(value_of(step(net, X)), traces, more_traces)
+  planned(one)
+  planned(two)
+
+
+def test_written_while_it_is_traced(say):
+  """By the function itself, to the live model that it closes over; the trace goes on with the new value."""
+  net = model()
+  traces = []
+
+  @nnx.jit
+  def step(given, x):
+    traces.append(given.flag)
+    if len(traces) < 3:
+      net.flag = 10 * len(traces)
+    return given(x) * given.flag
+
+  for _ in range(8):
+    say(error_of(lambda: value_of(step(net, X))), traces, net.flag)

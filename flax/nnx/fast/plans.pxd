@@ -55,6 +55,7 @@ cdef class Plan:
   cdef Py_ssize_t failed        # the entry that the last check failed at; -1: the step as a whole
 
   cdef Py_ssize_t check(self) noexcept
+  cdef Py_ssize_t first_other(self) noexcept
   cdef bint step_holds(self, Step* step) noexcept
   cdef bint attributes_hold(self, Step* step, PyObject* node) noexcept
   cdef bint mapping_holds(self, Step* step, PyObject* mapping, Py_ssize_t skipped) noexcept

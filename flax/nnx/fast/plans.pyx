@@ -1,7 +1,7 @@
 """Plans: a record of one walk that the next one is checked against, pointer by pointer.
 
 `recorded` walks as the flattening walk does and notes what it sees; `check` compares the live
-objects with the notes. A check runs no Python and allocates nothing, so nothing changes under it.
+objects with the notes. A check runs no Python, nor lets a collection run some: nothing changes under it.
 """
 import dataclasses
 import sys
@@ -42,6 +42,19 @@ cdef extern from "Python.h":
   PyObject* raw_tuple_item "PyTuple_GET_ITEM"(PyObject*, Py_ssize_t) noexcept
   Py_ssize_t raw_tuple_size "PyTuple_GET_SIZE"(PyObject*) noexcept
   void raw_list_set "PyList_SET_ITEM"(PyObject*, Py_ssize_t, PyObject*) noexcept
+
+cdef extern from *:
+  """
+  #if PY_VERSION_HEX >= 0x030C0000   /* where a collection waits for the interpreter's loop */
+  #define flax_hold_collection() 0
+  #define flax_let_collect(held) ((void)(held))
+  #else
+  #define flax_hold_collection() PyGC_Disable()
+  #define flax_let_collect(held) do { if (held) PyGC_Enable(); } while (0)
+  #endif
+  """
+  int flax_hold_collection() noexcept        # whether collection was on
+  void flax_let_collect(int held) noexcept
 
 cdef bint ASKS_IDENTICAL = sys.version_info >= (3, 13)   # see `slot_equal` in graphtypes
 cdef object SCALAR_META = type(jax.numpy.float32)
@@ -423,6 +436,12 @@ cdef class Plan:
 
     The caller has compared the roots with the targets of their steps.
     """
+    cdef int collecting = flax_hold_collection()
+    cdef Py_ssize_t step = self.first_other()
+    flax_let_collect(collecting)
+    return step
+
+  cdef Py_ssize_t first_other(self) noexcept:
     cdef Py_ssize_t i
     self.failed = -1
     self.unwritten = self.seen == writes()
