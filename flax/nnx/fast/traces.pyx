@@ -25,7 +25,9 @@ cdef bint at_top_level() except -1:
 cdef object current_state():
   global latest, latest_ref
   cdef object trace = configured(current)
-  if trace is not None and latest_ref is not None and (<PyWeakReference*>latest_ref).wr_object is <PyObject*>trace:
+  if trace is not None and latest_ref is not None and (
+    (<PyWeakReference*>latest_ref).wr_object is <PyObject*>trace
+  ):
     return latest
   state = upstream.TraceState()
   ref = getattr(state._jax_trace, '_trace_ref', None)
