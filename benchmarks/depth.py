@@ -10,30 +10,14 @@ import argparse
 
 import jax
 import measuring
-import optax
 from flax import nnx
+from stack import build, nothing
 
 DEPTHS = (1, 3, 10, 30, 100)
 
 
-class Layer(nnx.Module):
-  def __init__(self, rngs: nnx.Rngs):
-    self.linear = nnx.Linear(8, 8, rngs=rngs)
-    self.norm = nnx.BatchNorm(8, rngs=rngs)
-
-
-class Stack(nnx.Module):
-  def __init__(self, depth: int):
-    self.layers = nnx.List([Layer(nnx.Rngs(i)) for i in range(depth)])
-
-
-def nothing(*nodes):
-  return None
-
-
 def calls(depth: int):
-  model = Stack(depth)
-  nodes = model, nnx.Optimizer(model, optax.sgd(1e-3), wrt=nnx.Param)
+  nodes = build(depth)
   leaves = jax.tree.leaves(nnx.state(nodes))
   flat, step = jax.jit(lambda leaves: leaves), nnx.jit(nothing)
   return {'jax.jit': lambda: flat(leaves), 'nnx.jit': lambda: step(*nodes)}, len(leaves)

@@ -1,0 +1,150 @@
+"""What an average hides: collections, the slowest step, threads, and calls that no plan can serve.
+
+  python benchmarks/steadiness.py [--steps 10000] [--json FILE]
+
+Beside `nnx.jit` stands `jax.jit` over the flat list of the same arrays. Prints counts and ratios.
+"""
+
+import argparse
+import functools
+import gc
+import statistics
+import threading
+import time
+
+import jax
+import jax.numpy as jnp
+import measuring
+import optax
+from flax import nnx
+from flax.nnx import graph_fast
+from stack import WIDTH, Layer, build, nothing, train
+
+MANY = 64  # models that take turns: more than there are plans
+
+
+def loops(depth: int, step=nothing, *data) -> dict[str, measuring.Call]:
+  nodes, jitted = build(depth), nnx.jit(step)
+  leaves, flat = jax.tree.leaves(nnx.state(nodes)), jax.jit(lambda leaves: leaves)
+  return {'jax.jit': lambda: flat(leaves), 'nnx.jit': lambda: jitted(*nodes, *data)}
+
+
+def collections_in(call: measuring.Call, calls: int) -> int:
+  before = sum(generation['collections'] for generation in gc.get_stats())
+  for _ in range(calls):
+    call()
+  return sum(generation['collections'] for generation in gc.get_stats()) - before
+
+
+def collections() -> dict[str, int]:
+  """In 2,000 empty steps over 602 arrays."""
+  counts = {}
+  for name, call in loops(100).items():
+    for _ in range(5):
+      call()
+    gc.collect()
+    counts[name] = collections_in(call, 2000)
+  return counts
+
+
+def slowest(steps: int) -> dict[str, dict[str, float]]:
+  """Of that many empty steps over 122 arrays, each waited for: microseconds."""
+  out = {}
+  for name, call in loops(20).items():
+    taken = []
+    for _ in range(steps + 100):
+      start = time.perf_counter()
+      jax.block_until_ready(call())
+      taken.append((time.perf_counter() - start) * 1e6)
+    taken = sorted(taken[100:])
+    tail = {'99.9 %': taken[-max(1, steps // 1000)], 'slowest': taken[-1]}
+    out[name] = {'median': statistics.median(taken), **tail}
+  return out
+
+
+def seconds_of(work) -> float:
+  start = time.perf_counter()
+  work()
+  return time.perf_counter() - start
+
+
+def threads() -> dict[str, float]:
+  """Seconds of two threads on two models: both at once, and one after the other."""
+  calls = [loops(20)['nnx.jit'] for _ in range(2)]
+
+  def repeat(call):
+    for _ in range(3000):
+      call()
+
+  def together():
+    both = [threading.Thread(target=repeat, args=(call,)) for call in calls]
+    for thread in both:
+      thread.start()
+    for thread in both:
+      thread.join()
+
+  for call in calls:
+    repeat(call)
+  turns = [(seconds_of(lambda: [repeat(c) for c in calls]), seconds_of(together)) for _ in range(5)]
+  return dict(zip(('one after the other', 'at once'), map(min, zip(*turns))))
+
+
+class Own(Layer):
+  """A layer with a traversal function of its own, in Python."""
+
+  def _graph_node_flatten(self):
+    return super()._graph_node_flatten()
+
+
+class Owns(nnx.Module):
+  def __init__(self, depth: int):
+    self.layers = nnx.List([Own(nnx.Rngs(i)) for i in range(depth)])
+
+
+def general() -> dict[str, float]:
+  """Microseconds of calls that go upstream's way: the pure twin's own are what to compare with."""
+  turns, jitted = [build(5) for _ in range(MANY)], nnx.jit(nothing)
+  own, of_own = Owns(5), nnx.jit(nothing)
+  box = [0]
+
+  def another():
+    box[0] = (box[0] + 1) % MANY
+    return jitted(*turns[box[0]])
+
+  calls = {
+    'a model that no plan is for': another,
+    "a type's own traversal": lambda: of_own(own),
+    'the first call, traced and compiled': lambda: nnx.jit(functools.partial(nothing))(*turns[0]),
+  }
+  us = measuring.best_of_rounds(calls, rounds=5, budget=0.05)
+  return {**us, 'training, traced': traced()}
+
+
+def traced() -> float:
+  x = jnp.ones((4, WIDTH))
+  nodes = build(5, optax.adam(1e-3))
+  trace = {'trace': lambda: nnx.jit(functools.partial(train)).trace(*nodes, x, x) and None}
+  return measuring.best_of_rounds(trace, rounds=5, budget=0.1)['trace']
+
+
+def main() -> None:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('--steps', type=int, default=10_000, help='of which the slowest is looked for')
+  parser.add_argument('--json', metavar='FILE', help="write the result there; '-': print it")
+  options = parser.parse_args()
+  result = {
+    **measuring.this_process(),
+    'collections': collections(),
+    'slowest': slowest(options.steps),
+    'threads': threads(),
+    'general': general(),
+  }
+  if options.json != '-':
+    for name, value in result.items():
+      print(f'{name:14}', value)
+    print(graph_fast.report())
+  measuring.emit(result, options.json)
+
+
+if __name__ == '__main__':
+  main()
