@@ -5,6 +5,7 @@ import optax
 from flax import nnx
 
 WIDTH = 8
+SGD = optax.sgd(1e-3)
 
 
 class Layer(nnx.Module):
@@ -26,7 +27,7 @@ class Stack(nnx.Module):
     return x
 
 
-def build(depth: int, tx=optax.sgd(1e-3)):
+def build(depth: int, tx=SGD):
   """A model and its optimizer."""
   model = Stack(depth)
   return model, nnx.Optimizer(model, tx, wrt=nnx.Param)

@@ -933,10 +933,12 @@ def test_a_plan_runs_no_python(say, mode):
     assert ran == [front], ran
 
 
-@pytest.mark.parametrize('container', ['list', 'dict'])
 @pytest.mark.parametrize('first', [False, True])
-def test_arguments_that_vanish_when_they_are_looked_at(say, container, first):
-  """One that empties the list that it comes in, and so frees the model, when asked for its class."""
+def test_arguments_that_vanish_when_they_are_looked_at(say, first):
+  """One that empties its dict when asked for its class, and so frees the model beside it.
+
+  Not a list: jaxlib itself goes on to read the table of one that was emptied meanwhile.
+  """
 
   class Evil:
     armed = False
@@ -949,12 +951,9 @@ def test_arguments_that_vanish_when_they_are_looked_at(say, container, first):
 
   step, net = nnx.jit(lambda held: None), model()
   for _ in range(5):
-    items = [1.0, net] if first else [net, 1.0]
-    step(items if container == 'list' else dict(zip('ab', items)))
-  items = [Evil(), net] if first else [net, Evil()]
+    step({'a': 1.0, 'b': net} if first else {'a': net, 'b': 1.0})
+  held = {'a': Evil(), 'b': net} if first else {'a': net, 'b': Evil()}
   del net
-  held = items if container == 'list' else dict(zip('ab', items))
-  del items
   Evil.armed = True
   try:
     step(held)

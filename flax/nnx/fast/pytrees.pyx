@@ -80,6 +80,7 @@ cdef Py_ssize_t taken_apart(dict mapping, PyObject** flat) noexcept:
   return n
 
 
+@cython.overflowcheck(False)   # the product wraps, in a checked build too
 cdef size_t hash_of(PyObject** objects, Py_ssize_t n) noexcept:
   """Of their addresses, mixed so that neighbours do not fall together."""
   cdef Py_ssize_t i
