@@ -2,8 +2,8 @@
 
   python benchmarks/bench.py [--depths 1 5 ...] [--quick]
 
-Each measurement runs in a process of its own (`libraries.py`). Writes a table, JSON and a graph to
-benchmarks/results/.
+Each measurement runs in a process of its own: steps (`libraries.py`) first, then what `others.py`
+lists. Writes tables, JSON and graphs to benchmarks/results/.
 """
 
 import argparse
@@ -11,6 +11,7 @@ import json
 import platform
 
 import measuring
+import others
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
@@ -20,20 +21,19 @@ SCENARIOS = ('empty', 'forward', 'train')
 SOURCES = (('compiled', 'nnx'), ('pure', 'nnx'), ('pure', 'equinox'), ('pure', 'linen'))
 
 
-def measure(depths: tuple[int, ...], console: Console) -> list[dict]:
+def steps(depths: tuple[int, ...], progress: Progress) -> list[dict]:
   jobs = [(s, d, *source) for s in SCENARIOS for d in depths for source in SOURCES]
   results = []
-  with Progress(console=console) as progress:
-    task = progress.add_task('measuring', total=len(jobs))
-    for scenario, depth, twin, library in jobs:
-      progress.update(task, description=f'{scenario:<8} depth {depth:<3} {library:<8} {twin}')
-      result = measuring.on_twin(
-        twin, 'libraries.py', '--library', library, '--scenario', scenario, '--depth', str(depth)
-      )
-      results.append(
-        {'scenario': scenario, 'depth': depth, 'library': library, 'twin': twin, **result}
-      )
-      progress.advance(task)
+  task = progress.add_task('steps', total=len(jobs))
+  for scenario, depth, twin, library in jobs:
+    progress.update(task, description=f'{scenario:<8} depth {depth:<3} {library:<8} {twin}')
+    result = measuring.on_twin(
+      twin, 'libraries.py', '--library', library, '--scenario', scenario, '--depth', str(depth)
+    )
+    results.append(
+      {'scenario': scenario, 'depth': depth, 'library': library, 'twin': twin, **result}
+    )
+    progress.advance(task)
   return results
 
 
@@ -88,19 +88,22 @@ def draw(results: list[dict], path) -> None:
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
   parser.add_argument('--depths', type=int, nargs='+', default=DEPTHS)
-  parser.add_argument('--quick', action='store_true', help='two depths')
+  parser.add_argument('--quick', action='store_true', help='steps only, at two depths')
   options = parser.parse_args()
   console = Console(width=110)
-  results = measure((1, 10) if options.quick else tuple(options.depths), console)
-  console.print(table(results))
+  with Progress(console=console) as progress:
+    results = steps((1, 10) if options.quick else tuple(options.depths), progress)
+    rest = {} if options.quick else others.measure(progress)
+  console.print(table(results), *others.tables(rest))
   measuring.RESULTS.mkdir(exist_ok=True)
-  measuring.emit(
-    {'machine': platform.platform(), 'results': results}, str(measuring.RESULTS / 'bench.json')
-  )
+  everything = {'machine': platform.platform(), 'results': results, 'others': rest}
+  measuring.emit(everything, str(measuring.RESULTS / 'bench.json'))
   draw(results, measuring.RESULTS / 'bench.png')
-  console.print(f'{measuring.RESULTS / "bench.json"}, bench.png')
-  if any('error' in one for one in results):
-    raise SystemExit('some measurements failed: ' + json.dumps([r for r in results if 'error' in r]))
+  others.draw(rest, measuring.RESULTS / 'walks.png')
+  console.print(f'{measuring.RESULTS}: bench.json, bench.png, walks.png')
+  failed = [r for r in results if 'error' in r] + others.errors(rest)
+  if failed:
+    raise SystemExit('some measurements failed: ' + json.dumps(failed))
 
 
 if __name__ == '__main__':

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import socket
 import statistics
 import subprocess
 import sys
@@ -22,21 +23,23 @@ def best_of_rounds(calls: dict[str, Call], rounds: int = 7, budget: float = 0.05
   return {name: us['best'] for name, us in rounds_of(calls, rounds, budget).items()}
 
 
-def rounds_of(calls: dict[str, Call], rounds: int, budget: float) -> dict[str, dict[str, float]]:
+def rounds_of(
+  calls: dict[str, Call], rounds: int, budget: float = 0.02, repeats: int | None = None
+) -> dict[str, dict[str, float]]:
   """Microseconds a call: best, median and worst of the rounds, in which the calls take turns.
 
-  Each call is warmed up first; in a round it repeats for about `budget` seconds, and only the end
-  of the round waits for the results. Garbage is collected as always.
+  Each call is warmed up first; in a round it repeats for about `budget` seconds, or `repeats` times,
+  and only the end of the round waits for the results. Garbage is collected as always.
   """
   taken: dict[str, list[float]] = {name: [] for name in calls}
-  repeats = {}
+  counts = {}
   for name, call in calls.items():
     for _ in range(5):
       jax.block_until_ready(call())
-    repeats[name] = max(3, int(budget / _timed(call, 3)))
+    counts[name] = repeats or max(3, int(budget / _timed(call, 3)))
   for _ in range(rounds):
     for name, call in calls.items():
-      taken[name].append(_timed(call, repeats[name]) * 1e6)
+      taken[name].append(_timed(call, counts[name]) * 1e6)
   return {
     name: {'best': min(us), 'median': statistics.median(us), 'worst': max(us)}
     for name, us in taken.items()
@@ -57,12 +60,34 @@ def on_twin(twin: str, script: str, *arguments: str, **settings: str) -> dict:
 
   `settings` are added to the environment.
   """
+  return _result(_started(twin, script, *arguments, **settings), twin)
+
+
+def on_twin_joined(twin: str, script: str, processes: int, *arguments: str, **settings: str) -> dict:
+  """The same of the first of several processes, each told how to join the others."""
+  with socket.socket() as s:
+    s.bind(('localhost', 0))
+    port = str(s.getsockname()[1])
+  started = [
+    _started(twin, script, *arguments, '--join', port, str(rank), str(processes), **settings)
+    for rank in range(processes)
+  ]
+  return [_result(process, twin) for process in started][0]
+
+
+def _started(twin: str, script: str, *arguments: str, **settings: str) -> subprocess.Popen:
   env = {'JAX_PLATFORMS': 'cpu', **os.environ, **settings, 'FLAX_NNX_FAST': SWITCH[twin]}
   command = [sys.executable, str(HERE / script), *arguments, '--json', '-']
-  done = subprocess.run(command, env=env, capture_output=True, text=True)
-  if done.returncode:
-    return {'error': done.stderr.strip().splitlines()[-1] if done.stderr.strip() else 'no message'}
-  result = json.loads(done.stdout.splitlines()[-1])
+  return subprocess.Popen(
+    command, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+  )
+
+
+def _result(process: subprocess.Popen, twin: str) -> dict:
+  out, err = process.communicate()
+  if process.returncode:
+    return {'error': err.strip().splitlines()[-1] if err.strip() else 'no message'}
+  result = json.loads(out.splitlines()[-1])
   if result['twin'] != twin:
     return {'error': f'the process ran the {result["twin"]} twin, not the {twin} one'}
   return result

@@ -68,10 +68,13 @@ def seconds_of(work) -> float:
   return time.perf_counter() - start
 
 
-def threads() -> dict[str, float]:
+def threads() -> dict[str, dict[str, float]]:
   """Seconds of two threads on two models: both at once, and one after the other."""
-  calls = [loops(20)['nnx.jit'] for _ in range(2)]
+  pairs = [loops(20) for _ in range(2)]
+  return {name: in_threads([pair[name] for pair in pairs]) for name in pairs[0]}
 
+
+def in_threads(calls: list[measuring.Call]) -> dict[str, float]:
   def repeat(call):
     for _ in range(3000):
       call()
