@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-DEPTHS = (1, 5, 10, 20, 50)
+DEPTHS = (1, 3, 6, 12, 25)
 SCENARIOS = ('empty', 'forward', 'train')
 SOURCES = (('compiled', 'nnx'), ('pure', 'nnx'), ('pure', 'equinox'), ('pure', 'linen'))
 
@@ -91,8 +91,8 @@ def main() -> None:
   parser.add_argument('--quick', action='store_true', help='steps only, at two depths')
   options = parser.parse_args()
   console = Console(width=110)
-  with Progress(console=console) as progress:
-    results = steps((1, 10) if options.quick else tuple(options.depths), progress)
+  with Progress(console=console) as progress, measuring.programs_kept():
+    results = steps((1, 6) if options.quick else tuple(options.depths), progress)
     rest = {} if options.quick else others.measure(progress)
   console.print(table(results), *others.tables(rest))
   measuring.RESULTS.mkdir(exist_ok=True)

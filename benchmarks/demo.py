@@ -8,7 +8,6 @@ accuracies differ.
 
 import argparse
 import sys
-import tempfile
 import typing as tp
 
 import measuring
@@ -26,25 +25,16 @@ TOLERANCE = 1e-5
 JOBS = {'training loops': 'loops.py', 'step time against size': 'depth.py', 'digits': 'digits.py'}
 
 
-def kept_programs(folder: str) -> dict[str, str]:
-  """Settings under which jax compiles what the processes have in common once: no compiling is timed."""
-  return {
-    'JAX_COMPILATION_CACHE_DIR': folder,
-    'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
-    'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
-  }
-
-
 def measure(console: Console) -> dict[str, dict[str, dict]]:
   columns = (TextColumn('{task.description}'), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
   results: dict[str, dict[str, dict]] = {}
-  with Progress(*columns, console=console) as progress, tempfile.TemporaryDirectory() as folder:
+  with Progress(*columns, console=console) as progress, measuring.programs_kept():
     task = progress.add_task('', total=len(JOBS) * len(TWINS))
     for title, script in JOBS.items():
       results[title] = {}
       for twin in TWINS:
         progress.update(task, description=f'{title} ({twin})')
-        results[title][twin] = measuring.on_twin(twin, script, **kept_programs(folder))
+        results[title][twin] = measuring.on_twin(twin, script)
         progress.advance(task)
   return results
 

@@ -19,7 +19,10 @@ JOBS: dict[str, tp.Callable[[str], dict]] = {
   'two processes of four devices': lambda twin: measuring.on_twin_joined(
     twin, 'mesh.py', 2, '--depth', '1', '--repeats', '5', **FOUR
   ),
-  'steadiness': lambda twin: measuring.on_twin(twin, 'steadiness.py'),
+  # It times a first call, with its compiling.
+  'steadiness': lambda twin: measuring.on_twin(
+    twin, 'steadiness.py', JAX_ENABLE_COMPILATION_CACHE='false'
+  ),
 }
 FLOORS = ('floor', 'jax.jit(leaves)')
 DRAWN = ('split', 'merge', 'update', 'tree.map(model)')
