@@ -11,6 +11,8 @@ from rich.table import Table
 
 EIGHT = {'XLA_FLAGS': '--xla_force_host_platform_device_count=8'}
 FOUR = {'XLA_FLAGS': '--xla_force_host_platform_device_count=4'}
+# Ten thousand steps of the pure twin would take minutes.
+GENERAL = {'compiled': (), 'pure': ('--general',)}
 JOBS: dict[str, tp.Callable[[str], dict]] = {
   'walks': lambda twin: measuring.on_twin(twin, 'walks.py'),
   'transforms': lambda twin: measuring.on_twin(twin, 'transforms.py'),
@@ -21,7 +23,7 @@ JOBS: dict[str, tp.Callable[[str], dict]] = {
   ),
   # It times a first call, with its compiling.
   'steadiness': lambda twin: measuring.on_twin(
-    twin, 'steadiness.py', JAX_ENABLE_COMPILATION_CACHE='false'
+    twin, 'steadiness.py', *GENERAL[twin], JAX_ENABLE_COMPILATION_CACHE='false'
   ),
 }
 FLOORS = ('floor', 'jax.jit(leaves)')
@@ -70,7 +72,7 @@ def tables(results: dict[str, dict[str, dict]]) -> tp.Iterator[Table]:
     for title in compiled:
       yield beside(title, pure[title], compiled[title])
     if name == 'steadiness':
-      yield steadiness(twins)
+      yield steadiness(twins['compiled'])
 
 
 def beside(title: str, pure: dict[str, float], compiled: dict[str, float]) -> Table:
@@ -88,18 +90,17 @@ def beside(title: str, pure: dict[str, float], compiled: dict[str, float]) -> Ta
   return table
 
 
-def steadiness(twins: dict[str, dict]) -> Table:
-  table = Table(title='what an average hides')
-  for heading in ('twin', 'call', 'collections', 'median us', '99.9 %', 'slowest', 'two threads'):
-    table.add_column(heading, justify='left' if heading in ('twin', 'call') else 'right')
-  for twin, one in twins.items():
-    for call, us in one['slowest'].items():
-      threads = one['threads'][call]
-      table.add_row(
-        twin, call, str(one['collections'][call]),
-        *(f'{us[key]:.0f}' for key in ('median', '99.9 %', 'slowest')),
-        f'{threads["at once"] / threads["one after the other"]:.2f} x in turn',
-      )  # fmt: skip
+def steadiness(result: dict) -> Table:
+  table = Table(title='what an average hides; the compiled twin')
+  for heading in ('call', 'collections', 'median us', '99.9 %', 'slowest', 'two threads'):
+    table.add_column(heading, justify='left' if heading == 'call' else 'right')
+  for call, us in result['slowest'].items():
+    threads = result['threads'][call]
+    table.add_row(
+      call, str(result['collections'][call]),
+      *(f'{us[key]:.0f}' for key in ('median', '99.9 %', 'slowest')),
+      f'{threads["at once"] / threads["one after the other"]:.2f} x in turn',
+    )  # fmt: skip
   return table
 
 

@@ -1,6 +1,6 @@
 """What an average hides: collections, the slowest step, threads, and calls that no plan can serve.
 
-  python benchmarks/steadiness.py [--steps 10000] [--json FILE]
+  python benchmarks/steadiness.py [--general] [--json FILE]
 
 Beside `nnx.jit` stands `jax.jit` over the flat list of the same arrays. Prints counts and ratios.
 """
@@ -132,16 +132,12 @@ def traced() -> float:
 
 def main() -> None:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-  parser.add_argument('--steps', type=int, default=10_000, help='of which the slowest is looked for')
+  parser.add_argument('--general', action='store_true', help='only the calls that no plan can serve')
   parser.add_argument('--json', metavar='FILE', help="write the result there; '-': print it")
   options = parser.parse_args()
-  result = {
-    **measuring.this_process(),
-    'collections': collections(),
-    'slowest': slowest(options.steps),
-    'threads': threads(),
-    'general': general(),
-  }
+  result = {**measuring.this_process(), 'general': general()}
+  if not options.general:
+    result |= {'collections': collections(), 'slowest': slowest(10_000), 'threads': threads()}
   if options.json != '-':
     for name, value in result.items():
       print(f'{name:14}', value)
