@@ -627,6 +627,30 @@ def test_who_traces(say, first, then):
   say(*tree(net))
 
 
+@pytest.mark.parametrize('ask', ['lower', 'trace', 'eval_shape'])
+def test_asked_before_the_first_call(say, ask):
+  """Calls use the trace that was made for a stage: what stays, moves, is made or dropped there."""
+  net, other, names, traces = model(), model(), Names(), []
+
+  @functools.partial(nnx.jit, static_argnames='scale')
+  def step(net, other, x, *, scale):
+    traces.append(x.shape)
+    kernel = net.layers[0].kernel
+    kernel[...] += scale
+    other.layers[1].kernel[...] = net.layers[1].kernel[...]
+    net.count = nnx.Variable(x)
+    return other, nnx.Param(x), {'y': net(x[:2])}
+
+  getattr(step, ask)(net, other, X, scale=2)
+  say(len(traces), *tree(net, names))
+  for n, scale in ((2, 2), (2, 2), (2, 2), (3, 2), (3, 2), (3, 1), (2, 1), (2, 2)):
+    out, made, values = step(net, other, jnp.ones(n), scale=scale)
+    say(len(traces), out is other, plain(made.get_value()), plain(values))
+    say(*tree(net, names), *tree(other, names))
+  say(error_of(lambda: getattr(step, ask)(net, other, jnp.ones(5), scale=3)), traces)
+  say(value_of(step(net, other, jnp.ones(5), scale=3)[2]), traces)
+
+
 def test_stages(say):
   net = model()
 

@@ -237,7 +237,10 @@ cdef class GraphProgram(Program):
     cdef Record record
     ground()
     pure_args, pure_kwargs = restored((args, kwargs), splits)
-    args_out, kwargs_out, out = self.pure(*pure_args, **pure_kwargs)
+    if self.leads(self.outer):
+      args_out, kwargs_out, out = self.pure(*pure_args, **pure_kwargs)
+    else:
+      args_out, kwargs_out, out = self.replayed(pure_args, pure_kwargs)
     leaves, treedef = tree_flatten((args_out, kwargs_out))
     if not all_values(leaves) or not all_values(jax.tree.leaves(out)):
       return args_out, kwargs_out, out   # jax's message says where in this
@@ -247,7 +250,7 @@ cdef class GraphProgram(Program):
   def traced(self, args, kwargs):
     """What upstream's function gives for tracers."""
     ground()
-    result = self.replay(args, kwargs) if self.flattens() else self.pure(*args, **kwargs)
+    result = self.pure(*args, **kwargs) if self.leads(self.full) else self.replay(args, kwargs)
     before, after = states_in((args, kwargs)), states_in(result[:2])
     self.traces.insert(0, ([one._graphdef for one in after], [one._graphdef for one in before]))
     del self.traces[TRACES_KEPT:]
@@ -263,7 +266,7 @@ cdef class GraphProgram(Program):
     return []
 
   cdef tuple replay(self, tuple args, dict kwargs):
-    """The same from the one trace that calls use too."""
+    """The same from the trace that calls use."""
     cdef list splits = []
     try:
       outer_args, outer_kwargs = swapped((args, kwargs), splits, [])

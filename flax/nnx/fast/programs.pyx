@@ -1,8 +1,8 @@
 """The jitted functions behind `nnx.jit` and `nnx.jit_partial`, with nodes as flat lists of leaves.
 
-Each function has one trace. Calls use it through `outer`, whose arguments and results travel as flat
-lists; what asks for upstream's own program (`lower`, `trace`, `eval_shape`, a call under another
-trace) gets one that replays it. So traces are counted as upstream counts them.
+Calls use `outer`, whose arguments and results travel as flat lists; `lower`, `trace`, `eval_shape` and
+a call under another trace get `full`, upstream's own. A function has one trace for both, by the one
+that is asked first, and the other replays it. So traces are counted as upstream counts them.
 """
 import functools
 import inspect
@@ -118,9 +118,15 @@ cdef class Program:
       {key: x for key, x in kwargs.items() if not self.is_static(key, n)},
     )
 
+  cdef bint leads(self, object jitted) noexcept:
+    """Whether this one, of `outer` and `full`, traces by itself."""
+    if self.leader is None:
+      self.leader = jitted
+    return self.leader is jitted
+
   cdef tuple replayed(self, tuple args, dict kwargs):
-    """What `outer` gives for tracers, by its one trace."""
-    traced = self.outer.trace(*args, **kwargs)
+    """What the other one gives for these tracers, by its trace."""
+    traced = self.leader.trace(*args, **kwargs)
     outs = jaxpr_as_fun(traced.jaxpr)(*jax.tree.leaves(self.dynamic(args, kwargs)))
     return tree_unflatten(jax.tree.structure(traced.out_info), outs)
 

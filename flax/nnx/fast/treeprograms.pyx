@@ -137,15 +137,18 @@ cdef class TreeProgram(Program):
     """The function behind `outer`: upstream's, over nodes made of their leaves."""
     cdef list treedefs = []
     pure_args, pure_kwargs = whole_nodes((args, kwargs), treedefs)
-    out, updates = self.pure(*pure_args, **pure_kwargs)
+    if self.leads(self.outer):
+      out, updates = self.pure(*pure_args, **pure_kwargs)
+    else:
+      out, updates = self.replayed(pure_args, pure_kwargs)
     leaves, treedef = tree_flatten(updates)
     if not all_values(leaves) or not all_values(jax.tree.leaves(out)):
       return out, updates   # jax's message says where in this
     return out, Outcome(changes_of(updates, treedef, treedefs), leaves)
 
   def traced(self, args, kwargs):
-    """What upstream's function gives for tracers, by the one trace that calls use too."""
-    if not self.flattens():
+    """What upstream's function gives for tracers."""
+    if self.leads(self.full):
       return self.pure(*args, **kwargs)
     try:
       outer_args, outer_kwargs = self.flattened(args, kwargs)
