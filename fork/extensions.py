@@ -16,6 +16,8 @@ from fork import BuildError
 
 CHECKED = 'FLAX_FAST_CHECKED'  # 1: bounds, none and overflow checks, C assertions, -O1 -g
 STRICT = 'FLAX_FAST_STRICT'  # 1: warnings of the C compiler are errors
+FRAMES = 'FLAX_FAST_FRAMES'  # 1: compiled functions stand in tracebacks
+UNSEEN = pathlib.Path(__file__).parent / 'unseen.h'
 QUIET = ['-Wno-unused-function', '-Wno-unused-parameter', '-Wno-missing-field-initializers']
 
 
@@ -45,6 +47,7 @@ def directives() -> dict[str, bool | int]:
 
 def _flags() -> list[str]:
   flags = ['-O1', '-g', '-UNDEBUG'] if _set(CHECKED) else ['-O2', '-g0']
+  flags += ['-include', str(UNSEEN)] + (['-DFLAX_FAST_FRAMES'] if _set(FRAMES) else [])
   return flags + (['-Wall', '-Wextra', '-Werror', *QUIET] if _set(STRICT) else [])
 
 
@@ -58,7 +61,7 @@ def extensions(tree: pathlib.Path) -> list[Extension]:
   modules = []
   for source in sorted(tree.rglob('*.pyx')):
     name = '.'.join(source.relative_to(tree).with_suffix('').parts)
-    modules.append(Extension(name, [str(source)], extra_compile_args=_flags()))
+    modules.append(Extension(name, [str(source)], extra_compile_args=_flags(), depends=[str(UNSEEN)]))
   return cythonize(
     modules,
     include_path=[str(tree)],

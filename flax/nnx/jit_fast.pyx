@@ -3,7 +3,6 @@
 The classes stay upstream's. Their `jitted_fn` becomes a program whose nodes travel as flat lists of
 leaves, and their `__call__` looks for a plan first.
 """
-import dis
 import inspect
 import sys
 
@@ -28,12 +27,6 @@ def _shared(pure_class):
   for name in ('__module__', '__name__', '__qualname__', '__doc__'):
     setattr(JitFn, name, getattr(pure_class, name))
   return JitFn
-
-
-def _line_of(name, function):
-  """The number of the first line in `function` that uses `name`; reads no source."""
-  uses = (i.positions.lineno for i in dis.get_instructions(function) if i.argval == name)
-  return next(uses, None)
 
 
 def _fast_init(pure_init, pure_class, make):
@@ -97,4 +90,4 @@ def install(compilation: dict) -> None:
     wrapped, pure_class = compilation[name], compilation[traced]
     compilation[traced] = _shared(pure_class)
     wrapped.__init__ = front(_fast_init(wrapped.__init__, pure_class, make), wrapped.__init__)
-    wrapped.__call__ = call_front(call, wrapped.__call__, _line_of('jitted_fn', wrapped.__call__))
+    wrapped.__call__ = call_front(call, wrapped.__call__, 'jitted_fn')

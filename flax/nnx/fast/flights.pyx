@@ -30,8 +30,12 @@ cdef class Flight:
     manager = update_context(self.jit)
     manager.__enter__()
     self.manager = manager
-    with eval_context():   # a trace may have begun
+    top_level = eval_context()   # a trace may have begun
+    top_level.__enter__()
+    try:
       self.jit._get_pure_args_kwargs(self.args, self.kwargs)
+    finally:
+      top_level.__exit__(None, None, None)
     return 0
 
   cdef int close(self) except -1:
@@ -88,8 +92,9 @@ cdef class Offered:
 
   def __exit__(self, *error):
     if not self.caching and graph_context.tmp_static_cache is not None:
-      with pure_static_cache(self.cache):   # which raises
-        pass
+      pure = pure_static_cache(self.cache)
+      pure.__enter__()
+      pure.__exit__(None, None, None)   # raises
 
 
 def static_cache(cache):

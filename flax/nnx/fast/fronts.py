@@ -5,7 +5,9 @@ function with the pure one's signature, name, docstring and module that passes i
 `__wrapped__` is the pure function, so that its source is what tools find. It costs one call.
 """
 
+import ast
 import builtins
+import dis
 import functools
 import inspect
 import types
@@ -44,10 +46,10 @@ def _signature(parameters: tp.Sequence[inspect.Parameter]) -> str:
   return ', '.join(parts)
 
 
-def front(compiled: Function, pure: Function, line: int | None = None) -> Function:
+def front(compiled: Function, pure: Function) -> Function:
   """A Python function with the signature and looks of `pure` that calls `compiled`.
 
-  In a traceback it stands where `pure` would, at `line` of its file or at its first.
+  In a traceback it stands where `pure` would, at its first line.
   """
   parameters = list(inspect.signature(pure).parameters.values())
   call = f'_compiled({", ".join(map(_passed, parameters))})'
@@ -55,7 +57,7 @@ def front(compiled: Function, pure: Function, line: int | None = None) -> Functi
   if inspect.isgeneratorfunction(pure):  # what it gives is a generator of Python's own, too
     body = f'for item in {call}: yield item'
   code = pure.__code__
-  blank = '\n' * ((line or code.co_firstlineno) - 1)
+  blank = '\n' * (code.co_firstlineno - 1)
   source = f'{blank}def front({_signature(parameters)}): {body}\n'
   if inspect.isgeneratorfunction(pure):
     source = f'{blank[1:]}def front({_signature(parameters)}):\n  {body}\n'
@@ -67,30 +69,43 @@ def front(compiled: Function, pure: Function, line: int | None = None) -> Functi
   return function
 
 
+def call_of(name: str, function: Function) -> dis.Positions:
+  """Where `function` calls what it holds by that name; reads no source."""
+  steps = iter(dis.get_instructions(function))
+  next(step for step in steps if step.argval == name)
+  return next(step.positions for step in steps if step.opname.startswith('CALL'))
+
+
 @functools.cache
-def _passing(code: types.CodeType, line: int, first: str) -> types.CodeType:
-  """The code of a function that passes all its arguments on, packed, at a line of `code`'s file."""
-  source = f'def front({first}*args, **kwargs): return _compiled({first}args, kwargs)\n'
+def _passing(code: types.CodeType, at: dis.Positions, first: str) -> types.CodeType:
+  """The code of a function that passes all its arguments on, packed, at a place in `code`'s file."""
+  tree = ast.parse(f'def front({first}*args, **kwargs): return _compiled({first}args, kwargs)')
+  for node in ast.walk(tree):
+    for name in node._attributes:
+      setattr(node, name, getattr(at, name))
+  tree.body[0].lineno = code.co_firstlineno
   namespace: dict[str, tp.Any] = {}
-  exec(compile('\n' * (line - 1) + source, code.co_filename, 'exec'), namespace)
+  exec(compile(tree, code.co_filename, 'exec'), namespace)
   return namespace['front'].__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname)
 
 
-def _packing(compiled: Function, pure: Function, line: int, first: str) -> Function:
-  code = _passing(pure.__code__, line, first)
+def _packing(compiled: Function, pure: Function, called: str, first: str) -> Function:
+  code = _passing(pure.__code__, call_of(called, pure), first)
   namespace = {'_compiled': compiled, '__builtins__': builtins}
   return functools.wraps(pure)(types.FunctionType(code, namespace))
 
 
-def call_front(compiled: Function, pure: Function, line: int) -> Function:
-  """A front for a method `pure(self, *args, **kwargs)`: `compiled(self, args, kwargs)`."""
-  return _packing(compiled, pure, line, 'self, ')
+def call_front(compiled: Function, pure: Function, called: str) -> Function:
+  """A front for a method `pure(self, *args, **kwargs)`: `compiled(self, args, kwargs)`.
+
+  In a traceback it stands where `pure` calls what it holds by the name `called`.
+  """
+  return _packing(compiled, pure, called, 'self, ')
 
 
-def wrapper_front(compiled: Function, wrapper: Function) -> Function:
-  """A front for a wrapper that takes whatever it gets: `compiled(args, kwargs)`, at its last line."""
-  line = max(line for _, _, line in wrapper.__code__.co_lines() if line)
-  function = _packing(compiled, wrapper, line, '')
+def wrapper_front(compiled: Function, wrapper: Function, called: str) -> Function:
+  """A front for a wrapper that takes whatever it gets: `compiled(args, kwargs)`; see `call_front`."""
+  function = _packing(compiled, wrapper, called, '')
   function.__wrapped__ = wrapper.__wrapped__
   return function
 

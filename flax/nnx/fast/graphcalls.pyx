@@ -360,12 +360,16 @@ cdef class GraphSite(Site):
     cdef Planned planned = None
     cdef Record record
     cdef bint plannable = self.plannable()
-    with update_context(jit):
+    manager = update_context(jit)
+    manager.__enter__()
+    try:
       pure_args, pure_kwargs = jit._get_pure_args_kwargs(args, kwargs)
       if plannable:
         planned = self.note(args, kwargs, pure_args, pure_kwargs, cache)
       record, args_out, kwargs_out, out = self.program.run(pure_args, pure_kwargs)
       result = jit._get_non_pure_out(args_out, kwargs_out, out)
+    finally:
+      manager.__exit__(None, None, None)
     if planned is not None and not has_states(out):
       definitions = [one._graphdef for one in states_in((args_out, kwargs_out))]
       self.settle(planned, record, definitions, args, kwargs)

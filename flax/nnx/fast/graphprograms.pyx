@@ -84,11 +84,13 @@ cdef Record record_of(list splits, list leaves, object treedef):
   return record
 
 
-cdef object swapped(object x, list splits, list others):
-  """Arguments with a Split in place of each NodeStates; collects both kinds of leaves.
+cdef tuple swapped(tuple args, dict kwargs, list splits, list others):
+  """(args, kwargs) with a Split in place of each NodeStates; collects both kinds of leaves.
 
-  Raises NotPlain where upstream's own program has to run. Keys that are no strings are not compared.
+  None where upstream's own program has to run. Keys that are no strings are not compared.
   """
+  cdef tuple both = None
+
   def visit(x):
     if type(x) is dict or (type(x) is NodeStates and not plain_states(x)):
       raise NotPlain
@@ -99,7 +101,11 @@ cdef object swapped(object x, list splits, list others):
       raise NotPlain
     others.extend(jax.tree.leaves(x))
     return x
-  return rebuilt(x, visit)
+  try:
+    both = rebuilt((args, kwargs), visit)
+  except NotPlain:
+    pass
+  return both
 
 
 cdef object numbered(object x):
@@ -211,21 +217,18 @@ cdef class GraphProgram(Program):
     cdef list others = []
     if not at_top_level() or not self.flattens():
       return self.run_whole(args, kwargs)
-    try:
-      outer_args, outer_kwargs = swapped((args, kwargs), splits, others)
-    except NotPlain:
-      return self.run_whole(args, kwargs)
-    if not uniform([(<Split>split).leaves for split in splits], others):
+    outer = swapped(args, kwargs, splits, others)
+    if outer is None or not uniform([(<Split>split).leaves for split in splits], others):
       return self.run_whole(args, kwargs)
     others.clear()
     size = self.outer._cache_size()
-    outs = open_call(self.outer, outer_args, outer_kwargs)
+    outs = open_call(self.outer, outer[0], outer[1])
     if len(outs) == 3:
       return (None, *outs)
     outcome, out = outs
     if self.outer._cache_size() != size:   # jax's entry for arrays like these has these GraphDefs
       (<Record>(<Outcome>outcome).record).graphdefs = [(<Split>split).graphdef for split in splits]
-    self.note_unused((<Outcome>outcome).record, outer_args, outer_kwargs)
+    self.note_unused((<Outcome>outcome).record, outer[0], outer[1])
     return ((<Outcome>outcome).record, *whole(outcome, splits, True), out)
 
   cdef tuple run_whole(self, tuple args, dict kwargs):
@@ -268,13 +271,12 @@ cdef class GraphProgram(Program):
   cdef tuple replay(self, tuple args, dict kwargs):
     """The same from the trace that calls use."""
     cdef list splits = []
-    try:
-      outer_args, outer_kwargs = swapped((args, kwargs), splits, [])
-    except NotPlain:
+    outer = swapped(args, kwargs, splits, [])
+    if outer is None:
       return self.pure(*args, **kwargs)
     above = take_off(None)
     try:
-      outs = self.replayed(outer_args, outer_kwargs)
+      outs = self.replayed(outer[0], outer[1])
     finally:
       land(above)
     if len(outs) == 3:

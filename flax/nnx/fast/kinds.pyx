@@ -130,10 +130,12 @@ cdef Layout new_layout(TypeInfo info, dict attributes):
 
 
 cdef object as_int(str key):
+  number = key
   try:
-    return int(key)
+    number = int(key)
   except ValueError:
-    return key
+    pass
+  return number
 
 
 cdef class TypeInfo:

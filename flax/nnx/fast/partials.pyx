@@ -6,32 +6,48 @@ way; where a plan fits, the cache is handed on.
 import inspect
 
 from flax.nnx.fast.flights import static_cache
-from flax.nnx.fast.fronts import front, wrapper_front
+from flax.nnx.fast.fronts import call_front, front, wrapper_front
 cimport cython
 from flax.nnx.fast.graphcalls cimport GraphSite
 from flax.nnx.fast.sites cimport MISS
 from flax.nnx.fast.traces cimport at_top_level
 
 cdef object graph_context, JitWrapped, pure_cached_partial
+cdef object raise_within_call   # raises, with the call of upstream's that is not made in its traceback
 
 
 @cython.final
 cdef class Bound:
   """What calling such a partial function does."""
-  cdef object jit, cache, wrapper     # `wrapper`: upstream's
+  cdef object jit, cache
   cdef tuple bound
 
   def __call__(self, tuple args, dict kwargs):
     cdef GraphSite site = self.jit._fast_site
-    if not site.plans or not at_top_level() or graph_context.caching or 'self' in kwargs:
-      return self.wrapper(*args, **kwargs)
     args = self.bound + args
     site.calls += 1
-    result = site.by_plan(self.jit, args, kwargs, self.cache)
-    if result is not MISS:
-      return result
-    with static_cache(self.cache):
-      return site.general(self.jit, args, kwargs, self.cache)
+    try:
+      if site.plans and at_top_level() and not graph_context.caching and 'self' not in kwargs:
+        result = site.by_plan(self.jit, args, kwargs, self.cache)
+        if result is not MISS:
+          return result
+      return self.general(site, args, kwargs)
+    except BaseException as error:
+      raise_within_call(error)
+
+  cdef object general(self, GraphSite site, tuple args, dict kwargs):
+    offer = static_cache(self.cache)
+    offer.__enter__()
+    try:
+      if 'self' in kwargs:
+        return self.jit(*args, **kwargs)   # raises
+      return site.general(self.jit, args, kwargs, graph_context.tmp_static_cache)
+    finally:
+      offer.__exit__()
+
+
+def raising(error, args, kwargs):
+  raise error
 
 
 def cached_partial(f, *cached_args, graph=None, graph_updates=None):
@@ -40,9 +56,9 @@ def cached_partial(f, *cached_args, graph=None, graph_updates=None):
     return wrapper
   inner = inspect.getclosurevars(wrapper).nonlocals
   cdef Bound bound = Bound.__new__(Bound)
-  bound.jit, bound.cache, bound.wrapper = f, inner['cache'], wrapper
+  bound.jit, bound.cache = f, inner['cache']
   bound.bound = tuple(inner['cached_args'])
-  return wrapper_front(bound, wrapper)
+  return wrapper_front(bound, wrapper, 'f')
 
 
 def install_graphlib(graphlib: dict) -> None:
@@ -52,5 +68,6 @@ def install_graphlib(graphlib: dict) -> None:
 
 
 def install(compilation: dict) -> None:
-  global JitWrapped
+  global JitWrapped, raise_within_call
   JitWrapped = compilation['JitWrapped']
+  raise_within_call = call_front(raising, JitWrapped.__call__, 'jitted_fn')

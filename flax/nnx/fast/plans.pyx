@@ -322,16 +322,17 @@ cdef Plan recorded(list roots):
   walk.owners, walk.names, walk.met = [], [], set()
   cdef list counts = []
   cdef Py_ssize_t before = 0
+  cdef Plan plan = None
   try:
     for root in roots:
       if id(root) not in walk.met:
         walk.visit(root, info_of(root), -1, len(counts), 0)
       counts.append(len(walk.owners) - before)
       before = len(walk.owners)
-    return frozen(walk, counts)
+    plan = frozen(walk, counts)
   except Unplannable as error:
     reason = str(error)
-    return None
+  return plan
 
 
 cdef Plan frozen(Recorder walk, list counts):
@@ -423,13 +424,16 @@ cdef class Plan:
 
   cdef bint fits_itself(self) except -1:
     """Whether each static that may differ from itself says that it does not, asked as jax would."""
+    cdef bint fits = False
     try:
       for value in self.asked:
         if not value == value:
-          return False
+          break
+      else:
+        fits = True
     except Exception:   # jax words what went wrong when it is asked next
-      return False
-    return True
+      pass
+    return fits
 
   cdef Py_ssize_t check(self) noexcept:
     """-1 where the live objects are as recorded; else the step at which they are not.

@@ -138,9 +138,12 @@ cdef tuple listed(object given):
 cdef tuple static_args_of(object fun, object nums, object names):
   """Which arguments jax takes as static, by position and by name."""
   from jax._src.api_util import infer_argnums_and_argnames
+  signature = None
   try:
     signature = inspect.signature(fun)
   except (ValueError, TypeError):   # jax asks no signature then either
+    pass
+  if signature is None:
     return listed(nums), listed(names)
   return infer_argnums_and_argnames(signature, nums, names)
 

@@ -90,28 +90,28 @@ cdef class TreeProgram(Program):
     return self.run(self.flat_call(args, kwargs), args, kwargs)[1:]
 
   cdef tuple flattened(self, tuple args, dict kwargs):
-    """(args, kwargs) with nodes flat; NotPlain where upstream's own program has to run."""
-    cdef Py_ssize_t i
+    """(args, kwargs) with nodes flat; None where upstream's own program has to run."""
+    cdef tuple both = None
     cdef Py_ssize_t n = len(args)
-    cdef list positional = []
-    cdef dict named = {}
-    for i in range(n):
-      if self.is_static(i, n):
-        positional.append(args[i])
-      else:
-        positional.append(flat_of(args[i]) if self.listed and i == 0 else flat_nodes(args[i]))
-    for name, value in kwargs.items():
-      named[name] = value if self.is_static(name, n) else flat_nodes(value)
-    return tuple(positional), named
+    try:
+      both = (
+        tuple([self.flat_argument(i, i, x, n) for i, x in enumerate(args)]),
+        {name: self.flat_argument(-1, name, x, n) for name, x in kwargs.items()},
+      )
+    except NotPlain:
+      pass
+    return both
+
+  cdef object flat_argument(self, Py_ssize_t position, object at, object value, Py_ssize_t n):
+    if self.is_static(at, n):
+      return value
+    return flat_of(value) if self.listed and position == 0 else flat_nodes(value)
 
   cdef tuple flat_call(self, tuple args, dict kwargs):
     """The arguments of `outer` for a call; None where upstream's own program has to run."""
     if not at_top_level() or not self.flattens():
       return None
-    try:
-      return self.flattened(args, kwargs)
-    except NotPlain:
-      return None
+    return self.flattened(args, kwargs)
 
   cdef tuple run(self, tuple flat, tuple args, dict kwargs):
     """(changes or None, result, updates): what upstream's program gives; `flat`: of `flat_call`."""
@@ -150,8 +150,7 @@ cdef class TreeProgram(Program):
     """What upstream's function gives for tracers."""
     if self.leads(self.full):
       return self.pure(*args, **kwargs)
-    try:
-      outer_args, outer_kwargs = self.flattened(args, kwargs)
-    except NotPlain:
+    outer = self.flattened(args, kwargs)
+    if outer is None:
       return self.pure(*args, **kwargs)
-    return unpacked(self.replayed(outer_args, outer_kwargs))[1:]
+    return unpacked(self.replayed(outer[0], outer[1]))[1:]

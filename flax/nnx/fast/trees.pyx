@@ -86,9 +86,12 @@ def tree_flatten(node, nodes, leaves, paths):
   """
   cdef LeafTest is_leaf = LeafTest.__new__(LeafTest)
   is_leaf.met = set()
+  found = None
   try:
     found, treedef = jax.tree_util.tree_flatten_with_path(node, is_leaf=is_leaf)
   except Refused:
+    pass
+  if found is None:
     count('tree_flatten', type(node), 'a graph that tree mode refuses')
     return pure_tree_flatten(node, nodes, leaves, paths)
   cdef list pairs = []
