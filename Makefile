@@ -9,12 +9,12 @@ DEV := .venv/develop-$(VERSION)
 DEMO := .venv/demo-$(VERSION)
 WHEELS := dist/$(notdir $(ENV))
 BUILD_TOOLS := 'setuptools>=77,<86' 'cython>=3.3.1,<3.4' 'packaging>=24'   # as in pyproject.toml; pip is there
-SOURCES := $(shell find flax fork -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.toml') \
+SOURCES := $(shell find flax fork -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.toml' -o -name '*.h') \
   setup.py pyproject.toml upstream.txt README.md NOTICE
 PIP := -m pip --disable-pip-version-check --quiet
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test test-all unit upstream lint develop checked wheels bench clean python
+.PHONY: demo test test-all unit fuzz upstream lint develop checked wheels bench clean python
 .DELETE_ON_ERROR:
 
 python:
@@ -33,6 +33,10 @@ test: python lint $(ENV)/.installed
 
 unit: $(ENV)/.installed
 	$(ENV)/bin/python -P -m pytest tests -q -p no:cacheprovider -n 2 --dist loadfile
+
+# Random programs on both twins: FUZZ_SECONDS, FUZZ_SEED.
+fuzz: $(ENV)/.installed
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} $(ENV)/bin/python -P -m pytest tests/behaviour/fuzz -q -s -p no:cacheprovider
 
 upstream: $(ENV)/.installed
 	$(ENV)/bin/python tests/upstream/run.py $(ENV)/bin/python --smoke

@@ -6,63 +6,11 @@ as the tests do. The compiled twin's transcript has to be the pure one's, line f
 """
 
 import difflib
-import os
-import pathlib
-import pickle
-import subprocess
-import sys
-import tempfile
-import threading
 
 import pytest
-
-WORKER = pathlib.Path(__file__).with_name('worker.py')
-SWITCH = {'compiled': '1', 'pure': '0'}
-PATIENCE = 300  # seconds that one test may take
-
-
-class Twin:
-  """A worker process, started on first use and again after a crash."""
-
-  def __init__(self, name: str):
-    self.name, self.process, self.log = name, None, tempfile.TemporaryFile()
-
-  def start(self) -> None:
-    env = {
-      **os.environ,
-      'FLAX_NNX_FAST': SWITCH[self.name],
-      'JAX_PLATFORMS': 'cpu',
-      'XLA_FLAGS': '--xla_force_host_platform_device_count=4',
-    }
-    self.process = subprocess.Popen(
-      [sys.executable, '-P', str(WORKER)],
-      env=env,
-      stdin=subprocess.PIPE,
-      stdout=subprocess.PIPE,
-      stderr=self.log,
-    )
-    loaded = pickle.load(self.process.stdout)
-    assert loaded == self.name, f'the worker runs the {loaded} twin, not the {self.name} one'
-
-  def run(self, *request) -> 'Outcome':
-    if self.process is None:
-      self.start()
-    alarm = threading.Timer(PATIENCE, self.process.kill)
-    alarm.start()
-    try:
-      pickle.dump(request, self.process.stdin)
-      self.process.stdin.flush()
-      return pickle.load(self.process.stdout)
-    except (EOFError, BrokenPipeError):
-      status, self.process = self.process.wait(), None
-      self.log.seek(0)
-      return [], f'the worker died with status {status}:\n{self.log.read().decode()[-4000:]}'
-    finally:
-      alarm.cancel()
-
+from twins import SWITCH, Outcome, Twin
 
 TWINS = {name: Twin(name) for name in SWITCH}
-Outcome = tuple[list[str], str | None]  # what was said, and the error that it ended with
 PURE: dict[tuple, Outcome] = {}  # of the pure twin
 
 

@@ -19,7 +19,7 @@ from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.kinds cimport Layout, TypeInfo, info_of, info_of_type, instance_dict, marks_of
 from flax.nnx.fast.kinds cimport new_pytree_state
 from flax.nnx.fast.slots cimport has_slot, offset_of, read
-from flax.nnx.fast.stepins cimport pure, step_in, takes
+from flax.nnx.fast.stepins cimport deep, pure, step_in, takes
 from flax.nnx.fast.traces cimport current_state
 from flax.nnx.fast.variables cimport new_variable
 
@@ -52,7 +52,7 @@ cdef object flattened(
   Parts parts_of, bint with_keys, PyObject* f, PyObject** args, size_t nargs, PyObject* names
 ):
   """What jax's flattening of a node gives, with keys or without."""
-  if takes(nargs, names, 1):
+  if takes(nargs, names, 1) and not deep():
     parts = parts_of(<object>args[0], with_keys)
     if parts is not None:
       return parts

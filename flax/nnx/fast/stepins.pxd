@@ -5,6 +5,7 @@ ctypedef object (*Entry)(PyObject* function, PyObject** args, size_t nargs, PyOb
 
 cdef int step_in(object function, Entry entry) except -1
 cdef object pure(PyObject* function, PyObject** args, size_t nargs, PyObject* names)
+cdef bint deep() noexcept
 cdef bint takes(size_t nargs, PyObject* names, Py_ssize_t expected) noexcept
 cdef bint arguments(
   PyObject** args, size_t nargs, PyObject* names, Py_ssize_t expected, str last

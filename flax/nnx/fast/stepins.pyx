@@ -21,10 +21,24 @@ cdef extern from *:
     function->vectorcall = (vectorcallfunc)entry;
   #endif
   }
+  static int flax_levels_left(void) {
+  #if PY_VERSION_HEX >= 0x030E0000
+    return 1 << 20;   /* what is left of the stack itself is looked at */
+  #elif PY_VERSION_HEX >= 0x030C0000
+    return PyThreadState_Get()->c_recursion_remaining;
+  #else
+    return PyThreadState_Get()->recursion_remaining;
+  #endif
+  }
   """
+  int flax_levels_left() noexcept   # before a RecursionError
   void flax_set_entry(PyObject* function, void* entry) noexcept
   object flax_pure_entry(PyObject* function, PyObject** args, size_t nargs, PyObject* names)
   Py_ssize_t PyVectorcall_NARGS(size_t nargs) noexcept
+
+
+cdef enum:
+  LEFT_TO_PURE = 100
 
 
 cdef int step_in(object function, Entry entry) except -1:
@@ -37,6 +51,15 @@ cdef int step_in(object function, Entry entry) except -1:
 cdef object pure(PyObject* function, PyObject** args, size_t nargs, PyObject* names):
   """What the function's own code gives."""
   return flax_pure_entry(function, args, nargs, names)
+
+
+cdef bint deep() noexcept:
+  """Whether the recursion is about to end in an error.
+
+  jax's flattening does not give back the levels it took when one is raised. What the pure functions
+  take at the end leaves the program some to go on with; compiled ones would leave none.
+  """
+  return flax_levels_left() < LEFT_TO_PURE
 
 
 cdef bint takes(size_t nargs, PyObject* names, Py_ssize_t expected) noexcept:

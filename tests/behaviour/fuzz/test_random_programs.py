@@ -1,0 +1,68 @@
+"""Random programs over object graphs, run by both twins: each step has to give the same on both.
+
+A short run by default; `make fuzz` sets `FUZZ_SECONDS`, and `FUZZ_SEED` for other programs. One that
+fails is made as short as can be and printed: it belongs into KNOWN then.
+"""
+
+import difflib
+import os
+import pathlib
+import time
+
+import hypothesis
+import pytest
+from fuzz.world import OPERATIONS
+from hypothesis import strategies as st
+from twins import SWITCH, Twin
+
+WORLD = str(pathlib.Path(__file__).with_name('world.py'))
+SECONDS = float(os.environ.get('FUZZ_SECONDS', '15'))
+SEED = int(os.environ.get('FUZZ_SEED', '0'))
+PROGRAMS = 40  # of each seed
+TWINS = {name: Twin(name) for name in SWITCH}
+KNOWN: dict[str, list] = {}  # programs that once found a fault
+
+numbers = st.tuples(*[st.integers(0, 31)] * 4)
+names = st.sampled_from(sorted(OPERATIONS) + ['call', 'call_again', 'call_again', 'call_bound'] * 3)
+programs = st.lists(st.tuples(names, numbers), min_size=4, max_size=30)
+counts = {'programs': 0, 'steps': 0}
+
+
+def compare(program) -> None:
+  said = {}
+  for name, twin in TWINS.items():
+    lines, error = twin.run(WORLD, 'run', {'program': program})
+    said[name] = '\n'.join(lines).splitlines() + (error or '').splitlines()
+  counts['programs'] += 1
+  counts['steps'] += len(program)
+  if said['pure'] != said['compiled']:
+    first = next(i for i, (a, b) in enumerate(zip(*said.values(), strict=False)) if a != b)
+    diff = difflib.unified_diff(said['pure'][: first + 60], said['compiled'][: first + 60], lineterm='')
+    pytest.fail(f'the twins differ in {program}:\n' + '\n'.join(diff), pytrace=False)
+
+
+@pytest.mark.parametrize('name', KNOWN)
+def test_known(name):
+  compare(KNOWN[name])
+
+
+def test_random():
+  end, seed = time.monotonic() + SECONDS, SEED
+  while time.monotonic() < end:
+    every = hypothesis.settings(
+      max_examples=PROGRAMS,
+      deadline=None,
+      database=None,
+      print_blob=False,
+      suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    hypothesis.seed(seed)(every(hypothesis.given(programs)(compare)))()
+    seed += 1
+  print(f'seeds {SEED} to {seed - 1}: {counts["programs"]} programs, {counts["steps"]} steps')
+
+
+def teardown_module():
+  for twin in TWINS.values():
+    if twin.process is not None:
+      twin.process.stdin.close()
+      twin.process.wait()

@@ -1,0 +1,563 @@
+"""Programs over object graphs: what each step does, and what can be observed after it.
+
+A program is a list of steps (operation, four numbers). Numbers choose among what there is, so that
+each program means something and stays one when steps are left out.
+"""
+
+import copy
+import gc
+import pickle
+import typing as tp
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from flax import nnx
+from telling import contexts, plain, tree, value_of
+from zoo import GRAPHS, Counter, Linear, Registered
+
+gc.freeze()  # what was imported is not looked at in each collection
+NODES = 5  # at most that many roots at once
+NAMES = ('a', 'b', 'kernel', 'layers', 'me', 'size', '_hidden', '0')
+KINDS = (
+  'module', 'net', 'shared', 'cyclic', 'containers', 'marked', 'dataclass', 'hooked', 'own_flatten',
+  'optimizer', 'layers', 'reordered', 'long_list', 'nnx_dict', 'rngs', 'metric', 'empty', 'variable',
+  'registered', 'named_tuple', 'payloads', 'refs', 'hijax', 'plain_list', 'plain_dict', 'tuple',
+)  # fmt: skip
+FILTERS = (
+  nnx.Param,
+  Counter,
+  ...,
+  'note',
+  nnx.Not(nnx.Param),
+  nnx.Any(Counter, nnx.BatchStat),
+  nnx.PathContains('kernel'),
+  lambda path, value: len(path) > 1,
+)
+
+
+class Same:
+  """Equal to others of its kind, whatever they are."""
+
+  def __eq__(self, other):
+    return type(other) is Same
+
+  def __hash__(self):
+    return 1
+
+  def __repr__(self):
+    return 'Same()'
+
+
+SAME = Same()
+STATICS = (
+  lambda: 'text',
+  lambda: 3,
+  lambda: 1000 + 1,
+  lambda: float('nan'),
+  lambda: -0.0,
+  lambda: None,
+  lambda: (1, 'x', (2.5,)),
+  lambda: Same(),
+  lambda: SAME,
+  lambda: nnx.relu,
+  lambda: frozenset([1, 2]),
+  lambda: True,
+  lambda: jnp.float32,
+)
+PAYLOADS = (
+  lambda x: x + 1,
+  lambda x: jnp.array([1.0, 2.0]),
+  lambda x: jnp.ones((2, 3)),
+  lambda x: jnp.array(3),
+  lambda x: np.array([0.5, -0.0], np.float32),
+  lambda x: 2.5,
+  lambda x: x,
+  lambda x: jnp.array(np.nan),
+  lambda x: jnp.array([True, False]),
+  lambda x: jnp.zeros(0),
+  lambda x: {'p': jnp.array(1.0), 'q': (jnp.array(2),)},
+  lambda x: None,
+  lambda x: jax.random.key(4),
+  lambda x: jnp.array([1.0, 2.0], jnp.bfloat16),
+)
+XS = (
+  lambda: jnp.array([1.0, 2.0]),
+  lambda: jnp.ones(3),
+  lambda: np.array([2.0, 1.0], np.float32),
+  lambda: 2,
+  lambda: jnp.array([1, 2]),
+)
+
+
+# ---- what the jitted functions do ----
+
+
+def numeric(node) -> list[nnx.Variable]:
+  """The Variables below `node` that hold an array of numbers, in the order of the walk."""
+  found = [value for _, value in nnx.iter_graph(node) if isinstance(value, nnx.Variable)]
+  return [v for v in found if is_numeric(v.get_value())]
+
+
+def is_numeric(value) -> bool:
+  return isinstance(value, (jax.Array, np.ndarray)) and jnp.issubdtype(value.dtype, jnp.number)
+
+
+def read(node, x, other):
+  return sum([v[...].sum() for v in numeric(node)], jnp.sum(x))
+
+
+def touch_nothing(node, x, other):
+  return None
+
+
+def write_all(node, x, other):
+  for v in numeric(node):
+    v[...] = v[...] + 1
+
+
+def write_first(node, x, other):
+  for v in numeric(node)[:1]:
+    v[...] = v[...] * 2
+  return jnp.sum(x)
+
+
+def write_other(node, x, other):
+  for v in numeric(other)[-1:]:
+    v[...] = v[...] - 3
+  return node
+
+
+def write_same_back(node, x, other):
+  for v in numeric(node):
+    v.set_value(v.get_value())
+  return {'x': x}
+
+
+def copy_across(node, x, other):
+  for v, w in zip(numeric(node), numeric(other)):
+    v.set_value(w.get_value())
+
+
+def exchange(node, x, other):
+  both = numeric(node)
+  if len(both) > 1:
+    one, two = both[0].get_value(), both[-1].get_value()
+    both[0].set_value(two)
+    both[-1].set_value(one)
+
+
+def reshape(node, x, other):
+  for v in numeric(node)[:1]:
+    v.set_value(jnp.stack([v.get_value(), v.get_value()]))
+
+
+def add(node, x, other):
+  node.added = nnx.Param(x)
+  return node.added
+
+
+def remove(node, x, other):
+  for name in attributes_of(node)[-1:]:
+    delattr(node, name)
+
+
+def rename(node, x, other):
+  names = attributes_of(node)
+  if names:
+    value = getattr(node, names[0])
+    delattr(node, names[0])
+    setattr(node, names[0] + '_', value)
+
+
+def graft(node, x, other):
+  node.grafted = other
+
+
+def change_static(node, x, other):
+  node.size = (getattr(node, 'size', 0) or 0, x.shape)
+
+
+def set_metadata(node, x, other):
+  for v in numeric(node)[:1]:
+    v.set_metadata(seen=jnp.shape(x))
+
+
+def fail_late(node, x, other):
+  write_all(node, x, other)
+  raise ValueError('in the step')
+
+
+def fail_on_three(node, x, other):
+  write_first(node, x, other)
+  if jnp.shape(x) == (3,):
+    node.failing = 'yes'
+    raise KeyError(3)
+  return x
+
+
+def give_back(node, x, other):
+  return [node, other, nnx.state(node)], numeric(node)[:1]
+
+
+def make_new(node, x, other):
+  return Linear(2, 3.0), nnx.Param(x)
+
+
+def nested(node, x, other):
+  @nnx.jit
+  def inner(node):
+    write_first(node, x, other)
+    return read(node, x, node)
+
+  return inner(node) + inner(node)
+
+
+def gradient(node, x, other):
+  return nnx.grad(lambda node: jnp.asarray(read(node, x, node), float))(node)
+
+
+def conditional(node, x, other):
+  return nnx.cond(
+    jnp.sum(x) > 3, lambda n: write_all(n, x, n), lambda n: write_first(n, x, n) and None, node
+  )
+
+
+def random(node, x, other):
+  found = [value for _, value in nnx.iter_graph(node) if isinstance(value, nnx.RngStream)]
+  return [jax.random.normal(stream()) for stream in found]
+
+
+def looped(node, x, other):
+  return nnx.fori_loop(0, 3, lambda i, n: (write_all(n, x, n), n)[1], node)
+
+
+BODIES = (
+  read, touch_nothing, write_all, write_first, write_other, write_same_back, copy_across, exchange,
+  reshape, add, remove, rename, graft, change_static, set_metadata, fail_late, fail_on_three,
+  give_back, make_new, nested, gradient, conditional, random, looped,
+)  # fmt: skip
+TREE, SIMPLE = {'graph': False}, {'graph': True, 'graph_updates': False}
+MODES = ({}, {}, {}, TREE, SIMPLE, {'donate_argnums': 0}, {**TREE, 'donate_argnums': 0})
+
+
+# ---- what can be observed ----
+
+
+class Numbers:
+  """Numbers objects by first sight, and keeps none of them alive."""
+
+  def __init__(self):
+    self.live: dict[int, tuple] = {}
+    self.given = 0
+
+  def __call__(self, value) -> str:
+    found = self.live.get(id(value))
+    if found is None or found[0]() is not value:
+      self.live[id(value)] = found = (weakref.ref(value), f'#{self.given}')
+      self.given += 1
+    return found[1]
+
+  def alive(self) -> list[str]:
+    return [number for ref, number in self.live.values() if ref() is not None]
+
+
+class World:
+  def __init__(self):
+    self.nodes: list = [Linear(2)]
+    self.numbers = Numbers()
+    self.traces: dict[str, int] = {}
+    self.jitted: dict = {}
+    self.bound: dict = {}
+
+  def node(self, n: int):
+    return self.nodes[n % len(self.nodes)]
+
+  def keep(self, node):
+    self.nodes = [node, *self.nodes][:NODES]
+
+  def function(self, body: int, mode: int):
+    """The jitted function of a body in a mode, the same one each time."""
+    key = body % len(BODIES), mode % len(MODES)
+    if key not in self.jitted:
+      self.jitted[key] = nnx.jit(self.counted(BODIES[key[0]]), **MODES[key[1]])
+    return self.jitted[key]
+
+  def counted(self, body):
+    def step(node, x, other):
+      self.traces[body.__name__] = self.traces.get(body.__name__, 0) + 1
+      return body(node, x, other)
+
+    return step
+
+  def seen(self) -> list[str]:
+    lines = []
+    for node in self.nodes:
+      try:
+        lines += tree(node, self.numbers)
+      except Exception as error:  # an object that can't be shown
+        lines.append(plain(f'{type(error).__name__}: {error}'))
+    return [*lines, f'traces {self.traces}', f'contexts {contexts()}']
+
+
+def told(value, numbers: Numbers) -> list[str]:
+  """What came back: structure, values, and which of its nodes are known ones."""
+  if endless(value):
+    return ['a cycle']
+  if isinstance(value, nnx.State) or not isinstance(
+    value, (nnx.Pytree, nnx.Variable, list, tuple, dict)
+  ):
+    leaves = jax.tree.leaves(value)
+    return [plain(jax.tree.structure(value)), *map(value_of, leaves)]
+  return tree(value, numbers)
+
+
+def endless(node, above=()) -> bool:
+  """Whether a node is below itself. As a pytree it would have no end, which wears a process out."""
+  if isinstance(node, nnx.Variable) or not isinstance(node, (nnx.Pytree, Registered, list, tuple, dict)):
+    return False
+  if any(node is one for one in above):
+    return True
+  if isinstance(node, (list, tuple)):
+    children = list(node)
+  else:
+    parts = vars(node) if not isinstance(node, dict) else node
+    children = list(parts.values())
+  return any(endless(child, (*above, node)) for child in children)
+
+
+def as_tree(node):
+  if endless(node):
+    raise ValueError('a cycle as a tree')
+  return node
+
+
+# ---- operations ----
+
+
+def make(world: World, kind, *_):
+  world.keep(GRAPHS[KINDS[kind % len(KINDS)]]())
+
+
+def set_static(world, at, name, which, _):
+  setattr(world.node(at), NAMES[name % len(NAMES)], STATICS[which % len(STATICS)]())
+
+
+def set_node(world, at, name, other, form):
+  value = world.node(other)
+  form = (lambda v: v, lambda v: v, lambda v: nnx.List([v]), lambda v: nnx.data([v, 1]))[form % 4]
+  setattr(world.node(at), NAMES[name % len(NAMES)], form(value))
+
+
+def set_variable(world, at, name, payload, kind):
+  value = PAYLOADS[payload % len(PAYLOADS)](jnp.array([1.0]))
+  cls = (nnx.Param, Counter, nnx.BatchStat)[kind % 3]
+  setattr(world.node(at), NAMES[name % len(NAMES)], cls(value, note=kind))
+
+
+def set_array(world, at, name, payload, form):
+  value = PAYLOADS[payload % len(PAYLOADS)](jnp.array([1.0]))
+  setattr(world.node(at), NAMES[name % len(NAMES)], nnx.data(value) if form % 2 else value)
+
+
+def attributes_of(node) -> list[str]:
+  return [name for name in vars(node) if not name.startswith('_pytree__')]
+
+
+def remove_attribute(world, at, name, *_):
+  names = attributes_of(world.node(at))
+  delattr(world.node(at), names[name % len(names)])
+
+
+def move_attribute(world, at, name, *_):
+  """To the end of `vars`."""
+  node = world.node(at)
+  names = attributes_of(node)
+  name = names[name % len(names)]
+  value = getattr(node, name)
+  delattr(node, name)
+  setattr(node, name, value)
+
+
+def share(world, at, other, which, name):
+  """A node or Variable from within one root in another."""
+  parts = [v for _, v in nnx.iter_graph(world.node(other)) if isinstance(v, (nnx.Pytree, nnx.Variable))]
+  setattr(world.node(at), NAMES[name % len(NAMES)], parts[which % len(parts)])
+
+
+def edit_list(world, at, which, how, other):
+  lists = [v for _, v in nnx.iter_graph(world.node(at)) if isinstance(v, nnx.List)]
+  items = lists[which % len(lists)]
+  match how % 4:
+    case 0:
+      items.append(world.node(other))
+    case 1:
+      items.pop()
+    case 2:
+      items.reverse()
+    case 3:
+      items[0] = items[-1]
+
+
+def variable_of(world, at, which):
+  found = [v for _, v in nnx.iter_graph(world.node(at)) if isinstance(v, nnx.Variable)]
+  return found[which % len(found)]
+
+
+def set_value(world, at, which, payload, _):
+  variable = variable_of(world, at, which)
+  variable.set_value(PAYLOADS[payload % len(PAYLOADS)](variable.get_value()))
+
+
+def set_item(world, at, which, *_):
+  variable = variable_of(world, at, which)
+  variable[...] = variable[...] * 3
+
+
+def set_metadata_of(world, at, which, value, how):
+  variable = variable_of(world, at, which)
+  if how % 3:
+    variable.set_metadata(note=STATICS[value % len(STATICS)]())
+  else:
+    variable.get_metadata()['note'] = 'mutated'
+
+
+def delete_value(world, at, which, *_):
+  variable_of(world, at, which).get_value().delete()
+
+
+def call(world, body, mode, at, x):
+  step, node, other = world.function(body, mode), world.node(at), world.node(at + 1 + x // 8)
+  if MODES[mode % len(MODES)]:
+    as_tree([node, other])
+  return step(node, XS[x % len(XS)](), other)
+
+
+def call_again(world, body, mode, at, x):
+  """As a training loop does."""
+  return [call(world, body, mode, at, x) for _ in range(4)][-1]
+
+
+def call_bound(world, body, which, at, x):
+  """By cached_partial or jit_partial, over a node that is bound once."""
+  key = body % len(BODIES), which % 3, id(world.node(at))
+  if key[1]:
+    as_tree([world.node(at), world.node(at + 1)])
+  if key not in world.bound:
+    f, node = world.counted(BODIES[key[0]]), world.node(at)
+    make = (
+      lambda: nnx.cached_partial(nnx.jit(f), node),
+      lambda: nnx.jit_partial(lambda node, x: f(node, x, node), node, graph=False),
+      lambda: nnx.jit_partial(lambda node, x: f(node, x, node), node, **SIMPLE),
+    )[key[1]]
+    world.bound[key] = make(), node
+  rest = () if key[1] else (world.node(at + 1),)
+  return [world.bound[key][0](XS[x % len(XS)](), *rest) for _ in range(3)][-1]
+
+
+def ask(world, body, mode, at, how):
+  step = world.function(body, mode)
+  arguments = world.node(at), XS[0](), world.node(at)
+  if MODES[mode % len(MODES)]:
+    as_tree(arguments)
+  if how % 2:
+    return step.eval_shape(*arguments)
+  lowered = step.lower(*arguments)
+  return [plain(lowered.out_tree), plain(lowered.args_info)]
+
+
+def split(world, at, which, *_):
+  filters = (FILTERS[which % len(FILTERS)], ...) if which % 2 else ()
+  graphdef, *states = nnx.split(world.node(at), *filters)
+  world.keep(nnx.merge(graphdef, *states))
+  return states
+
+
+def state(world, at, which, *_):
+  return nnx.state(world.node(at), FILTERS[which % len(FILTERS)])
+
+
+def update(world, at, other, which, _):
+  nnx.update(world.node(at), nnx.state(world.node(other), FILTERS[which % len(FILTERS)]))
+
+
+def pop(world, at, which, *_):
+  return nnx.pop(world.node(at), FILTERS[which % len(FILTERS)])
+
+
+def clone(world, at, *_):
+  world.keep(nnx.clone(world.node(at)))
+
+
+def compare(world, at, other, *_):
+  one, two = nnx.graphdef(world.node(at)), nnx.graphdef(world.node(other))
+  return [one == two, one == nnx.graphdef(world.node(at)), hash(one) == hash(two), repr(one)[:2000]]
+
+
+def walk(world, at, *_):
+  return [(path, type(value).__name__) for path, value in nnx.iter_graph(world.node(at))]
+
+
+def tree_map(world, at, *_):
+  world.keep(jax.tree.map(lambda x: x + 1 if is_numeric(x) else x, as_tree(world.node(at))))
+
+
+def switch(world, at, how, *_):
+  (world.node(at).train if how % 2 else world.node(at).eval)()
+
+
+def duplicate(world, at, how, *_):
+  node = world.node(at)
+  world.keep(copy.deepcopy(node) if how % 2 else pickle.loads(pickle.dumps(node)))
+
+
+def optimize(world, at, *_):
+  world.keep(nnx.Optimizer(world.node(at), optax.sgd(0.1, momentum=0.9), wrt=nnx.Param))
+
+
+def drop(world, at, *_):
+  """Forgets a root, and says what lives on."""
+  if len(world.nodes) > 1:
+    gone = world.nodes.pop(at % len(world.nodes))
+    world.bound = {key: value for key, value in world.bound.items() if value[1] is not gone}
+    del gone
+  world.seen()
+  gc.collect()
+  return world.numbers.alive()
+
+
+def drop_functions(world, *_):
+  world.jitted.clear()
+  world.bound.clear()
+  gc.collect()
+  return world.numbers.alive()
+
+
+Step = tuple[str, tuple[int, int, int, int]]
+OPERATIONS: dict[str, tp.Callable] = {
+  f.__name__: f
+  for f in (
+    make, set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, share,
+    edit_list, set_value, set_item, set_metadata_of, delete_value, call, call_again, call_bound, ask,
+    split, state, update, pop, clone, compare, walk, tree_map, switch, duplicate, optimize, drop,
+    drop_functions,
+  )
+}  # fmt: skip
+
+
+def outcome(world: World, name: str, numbers) -> str:
+  try:
+    return '\n'.join(told(OPERATIONS[name](world, *numbers), world.numbers))
+  except Exception as error:
+    return plain(f'{type(error).__name__}: {error}')
+
+
+def run(say, program: list[Step]) -> None:
+  """Runs a program, and says after each step what it gave and what there is."""
+  world = World()
+  for i, (name, numbers) in enumerate(program):
+    say(f'---- {i}: {name}{numbers}')
+    say(outcome(world, name, numbers))
+    say('\n'.join(world.seen()))
