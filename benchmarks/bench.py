@@ -62,6 +62,15 @@ def table(results: list[dict]) -> Table:
   return shown
 
 
+def look(who: str) -> dict[str, str]:
+  """The colour tells the way of calling, the style the twin; other libraries are grey."""
+  library, _, way = who.partition(': ')
+  if not library.startswith('nnx'):
+    return {'color': 'grey', 'linestyle': '-.' if library == 'linen' else ':'}
+  ways = ('nnx.jit', 'cached_partial', 'jit_partial', 'graph=False', 'graph_updates=False')
+  return {'color': f'C{ways.index(way)}', 'linestyle': '--' if library == 'nnx pure' else '-'}
+
+
 def draw(results: list[dict], path) -> None:
   import matplotlib
 
@@ -75,12 +84,12 @@ def draw(results: list[dict], path) -> None:
       if kind == scenario and leaves and not who.endswith(': floor'):
         lines.setdefault(who, []).append((leaves, ratio))
     for who, points in lines.items():
-      style = '--' if who.startswith('nnx pure') else '-'
-      axis.plot(*zip(*sorted(points)), style, marker='o', markersize=3, label=who)
+      axis.plot(*zip(*sorted(points)), marker='o', markersize=3, label=who, **look(who))
     axis.axhline(1, color='black', linewidth=1)
     axis.set(xscale='log', yscale='log', title=scenario, xlabel='arrays')
+    axis.xaxis.set_minor_formatter('')
   axes[0].set_ylabel('time of a step / time of its floor')
-  axes[-1].legend(fontsize=7)
+  axes[-1].legend(fontsize=7, loc='upper left', bbox_to_anchor=(1, 1))
   figure.tight_layout()
   figure.savefig(path, dpi=120)
 

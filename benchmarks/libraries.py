@@ -188,7 +188,7 @@ def main() -> None:
   parser.add_argument('--json', metavar='FILE', help="write the result there; '-': print it")
   options = parser.parse_args()
   leaves, calls = LIBRARIES[options.library](options.scenario, options.depth)
-  times = measuring.rounds_of(calls, rounds=7, budget=0.02)
+  times = measuring.rounds_of(calls, rounds=5, budget=0.02)
   result = {**measuring.this_process(), 'leaves': len(leaves), 'us': times}
   if options.json != '-':
     floor = times['floor']['best']
