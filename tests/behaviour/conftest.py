@@ -58,6 +58,4 @@ def pytest_pyfunc_call(pyfuncitem):
 
 def pytest_sessionfinish():
   for twin in TWINS.values():
-    if twin.process is not None:
-      twin.process.stdin.close()
-      twin.process.wait()
+    twin.stop()

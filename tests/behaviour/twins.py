@@ -38,6 +38,13 @@ class Twin:
     loaded = pickle.load(self.process.stdout)
     assert loaded == self.name, f'the worker runs the {loaded} twin, not the {self.name} one'
 
+  def stop(self) -> None:
+    """Ends the process; the next request starts another."""
+    if self.process is not None:
+      self.process.stdin.close()
+      self.process.wait()
+      self.process = None
+
   def run(self, *request) -> Outcome:
     if self.process is None:
       self.start()
