@@ -2,7 +2,7 @@
 
 Read in this order: `pin` (which release), `fetch` (where it comes from), `archive` (verified and
 unpacked), `tree` (overlay and splices put together), `metadata` (what the distribution says of
-itself), `extensions` (what is compiled, and how). `setup.py` is the only caller.
+itself), `extensions` (what is compiled, and how; with `unseen.h`). `setup.py` is the only caller.
 """
 
 REVISION = 1  # of the fork, within one upstream release: the N of 0.12.12+fast.N

@@ -9,6 +9,7 @@ import tempfile
 import threading
 
 WORKER = pathlib.Path(__file__).with_name('worker.py')
+PROGRAMS = tempfile.TemporaryDirectory()  # compiled ones
 SWITCH = {'compiled': '1', 'pure': '0'}
 PATIENCE = 300  # seconds that one test may take
 
@@ -27,6 +28,10 @@ class Twin:
       'FLAX_NNX_FAST': SWITCH[self.name],
       'JAX_PLATFORMS': 'cpu',
       'XLA_FLAGS': '--xla_force_host_platform_device_count=4',
+      # Most tests compile what others did: a third of their time.
+      'JAX_COMPILATION_CACHE_DIR': PROGRAMS.name,
+      'JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS': '0',
+      'JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES': '-1',
     }
     self.process = subprocess.Popen(
       [sys.executable, '-P', str(WORKER)],
