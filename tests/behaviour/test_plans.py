@@ -833,6 +833,28 @@ def test_threads_with_their_own_models(say):
   say(contexts(), *[line for net in nets for line in tree(net)])
 
 
+@pytest.mark.parametrize('options', [{}, {'graph': False}], ids=str)
+def test_first_calls_by_threads(say, options):
+  """Threads that meet in the first call of a function, which makes what all later ones share."""
+  errors = []
+  before = sys.getswitchinterval()
+  sys.setswitchinterval(1e-6)
+  try:
+    for _ in range(15):
+      step = nnx.jit(looked, **options)
+      nets = [model() for _ in range(6)]
+      threads = [
+        threading.Thread(target=lambda net=net: errors.append(error_of(step, net, X))) for net in nets
+      ]
+      for thread in threads:
+        thread.start()
+      for thread in threads:
+        thread.join()
+  finally:
+    sys.setswitchinterval(before)
+  say(sorted(set(errors)), contexts())
+
+
 class Interrupt(BaseException):
   pass
 

@@ -17,7 +17,7 @@ from flax.nnx.fast cimport upstream
 from flax.nnx.fast.flights cimport ground, land, open_call, take_off
 from flax.nnx.fast.nodes cimport NodeStates, Split, has_states, plain_states, rebuilt
 from flax.nnx.fast.nodes cimport split_of, states_in
-from flax.nnx.fast.programs cimport SCALARS, Outcome, Program, all_values, same_list
+from flax.nnx.fast.programs cimport FULL, OUTER, SCALARS, Outcome, Program, all_values, same_list
 from flax.nnx.fast.programs import NotPlain
 from flax.nnx.fast.traces cimport at_top_level
 
@@ -240,7 +240,7 @@ cdef class GraphProgram(Program):
     cdef Record record
     ground()
     pure_args, pure_kwargs = restored((args, kwargs), splits)
-    if self.leads(self.outer):
+    if self.leads(OUTER):
       args_out, kwargs_out, out = self.pure(*pure_args, **pure_kwargs)
     else:
       args_out, kwargs_out, out = self.replayed(pure_args, pure_kwargs)
@@ -253,7 +253,7 @@ cdef class GraphProgram(Program):
   def traced(self, args, kwargs):
     """What upstream's function gives for tracers."""
     ground()
-    result = self.pure(*args, **kwargs) if self.leads(self.full) else self.replay(args, kwargs)
+    result = self.pure(*args, **kwargs) if self.leads(FULL) else self.replay(args, kwargs)
     before, after = states_in((args, kwargs)), states_in(result[:2])
     self.traces.insert(0, ([one._graphdef for one in after], [one._graphdef for one in before]))
     del self.traces[TRACES_KEPT:]

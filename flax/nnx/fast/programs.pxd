@@ -9,13 +9,19 @@ cdef class Outcome:
   cdef readonly list leaves
 
 
+cdef enum Leader:
+  NEITHER
+  FULL
+  OUTER
+
+
 cdef class Program:
   """Stands where upstream has its `jitted_fn`, and is called as that is."""
   cdef readonly object full         # jax.jit of upstream's own function
   # jax.jit that takes flat nodes and gives an Outcome; None until it is needed, and where the
   # caller's options leave upstream's own program only
   cdef readonly object outer
-  cdef object leader                # the one of both that was traced first
+  cdef Leader leader                # the one of both that was traced first
   cdef object pure                  # upstream's function
   cdef dict options                 # of `outer`
   cdef tuple statics                # positions and names of static arguments, once asked for
@@ -24,7 +30,7 @@ cdef class Program:
   cdef bint flattens(self) except -1
   cdef bint is_static(self, object at, Py_ssize_t n) except -1
   cdef object dynamic(self, tuple args, dict kwargs)
-  cdef bint leads(self, object jitted) noexcept
+  cdef bint leads(self, Leader one) noexcept
   cdef tuple replayed(self, tuple args, dict kwargs)
 
 

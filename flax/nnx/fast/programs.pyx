@@ -86,7 +86,9 @@ cdef class Program:
   cdef bint flattens(self) except -1:
     """Whether there is a program over flat nodes; it is made when first asked for."""
     if self.outer is None and self.options is not None:
-      self.outer = jax.jit(Traced(self.full.__wrapped__, self.trace_outer), **self.options)
+      made = jax.jit(Traced(self.full.__wrapped__, self.trace_outer), **self.options)
+      if self.outer is None:   # no other thread was faster
+        self.outer = made
     return self.outer is not None
 
   def __getattr__(self, name):
@@ -118,15 +120,15 @@ cdef class Program:
       {key: x for key, x in kwargs.items() if not self.is_static(key, n)},
     )
 
-  cdef bint leads(self, object jitted) noexcept:
+  cdef bint leads(self, Leader one) noexcept:
     """Whether this one, of `outer` and `full`, traces by itself."""
-    if self.leader is None:
-      self.leader = jitted
-    return self.leader is jitted
+    if self.leader is NEITHER:
+      self.leader = one
+    return self.leader is one
 
   cdef tuple replayed(self, tuple args, dict kwargs):
     """What the other one gives for these tracers, by its trace."""
-    traced = self.leader.trace(*args, **kwargs)
+    traced = (self.outer if self.leader is OUTER else self.full).trace(*args, **kwargs)
     outs = jaxpr_as_fun(traced.jaxpr)(*jax.tree.leaves(self.dynamic(args, kwargs)))
     return tree_unflatten(jax.tree.structure(traced.out_info), outs)
 

@@ -8,7 +8,7 @@ import jax
 from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.kinds cimport TypeInfo, info_of
 from flax.nnx.fast.nodes cimport Flat, TreeState, flat_like, rebuilt
-from flax.nnx.fast.programs cimport Outcome, Program, all_values
+from flax.nnx.fast.programs cimport FULL, OUTER, Outcome, Program, all_values
 from flax.nnx.fast.traces cimport at_top_level
 from flax.nnx.fast.programs import NotPlain
 
@@ -137,7 +137,7 @@ cdef class TreeProgram(Program):
     """The function behind `outer`: upstream's, over nodes made of their leaves."""
     cdef list treedefs = []
     pure_args, pure_kwargs = whole_nodes((args, kwargs), treedefs)
-    if self.leads(self.outer):
+    if self.leads(OUTER):
       out, updates = self.pure(*pure_args, **pure_kwargs)
     else:
       out, updates = self.replayed(pure_args, pure_kwargs)
@@ -148,7 +148,7 @@ cdef class TreeProgram(Program):
 
   def traced(self, args, kwargs):
     """What upstream's function gives for tracers."""
-    if self.leads(self.full):
+    if self.leads(FULL):
       return self.pure(*args, **kwargs)
     outer = self.flattened(args, kwargs)
     if outer is None:
