@@ -23,7 +23,7 @@ TWINS = {name: Twin(name) for name in SWITCH}
 KNOWN: dict[str, list] = {}  # programs that once found a fault
 
 numbers = st.tuples(*[st.integers(0, 31)] * 4)
-names = st.sampled_from(sorted(OPERATIONS) + ['call_again', 'call_again', 'call_bound', 'repeat', 'repeat'] * 3)
+names = st.sampled_from(sorted(OPERATIONS) + ['call', 'call_again', 'call_again', 'call_bound'] * 3)
 programs = st.lists(st.tuples(names, numbers), min_size=4, max_size=30)
 counts = {'programs': 0, 'steps': 0}
 

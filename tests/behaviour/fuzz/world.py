@@ -271,12 +271,9 @@ class World:
     self.traces: dict[str, int] = {}
     self.jitted: dict = {}
     self.bound: dict = {}
-    self.again = lambda: None  # the latest call
-    self.called = 0  # the number of its node
 
   def node(self, n: int):
-    """Every other number is the node of the latest call: what happens to it is seen by the next."""
-    return self.nodes[(n // 2 if n % 2 else self.called) % len(self.nodes)]
+    return self.nodes[n % len(self.nodes)]
 
   def keep(self, node):
     self.nodes = [node, *self.nodes][:NODES]
@@ -344,10 +341,8 @@ def make(world: World, kind, *_):
   world.keep(GRAPHS[KINDS[kind % len(KINDS)]]())
 
 
-def set_static(world, at, name, which, existing):
-  node = world.node(at)
-  names = attributes_of(node) if existing % 2 else NAMES
-  setattr(node, names[name % len(names)], STATICS[which % len(STATICS)]())
+def set_static(world, at, name, which, _):
+  setattr(world.node(at), NAMES[name % len(NAMES)], STATICS[which % len(STATICS)]())
 
 
 def set_node(world, at, name, other, form):
@@ -435,21 +430,14 @@ def delete_value(world, at, which, *_):
 
 def call(world, body, mode, at, x):
   step, node, other = world.function(body, mode), world.node(at), world.node(at + 1 + x // 8)
-  world.called = [one is node for one in world.nodes].index(True)
   if MODES[mode % len(MODES)]:
     as_tree([node, other])
-  world.again = lambda: step(node, XS[x % len(XS)](), other)
-  return world.again()
+  return step(node, XS[x % len(XS)](), other)
 
 
 def call_again(world, body, mode, at, x):
   """As a training loop does."""
-  call(world, body, mode, at, x)
-  return repeat(world)
-
-
-def repeat(world, *_):
-  return [world.again() for _ in range(3)][-1]
+  return [call(world, body, mode, at, x) for _ in range(4)][-1]
 
 
 def call_bound(world, body, which, at, x):
@@ -466,8 +454,7 @@ def call_bound(world, body, which, at, x):
     )[key[1]]
     world.bound[key] = make(), node
   rest = () if key[1] else (world.node(at + 1),)
-  world.again = lambda: world.bound[key][0](XS[x % len(XS)](), *rest)
-  return repeat(world)
+  return [world.bound[key][0](XS[x % len(XS)](), *rest) for _ in range(3)][-1]
 
 
 def ask(world, body, mode, at, how):
@@ -536,14 +523,12 @@ def drop(world, at, *_):
     gone = world.nodes.pop(at % len(world.nodes))
     world.bound = {key: value for key, value in world.bound.items() if value[1] is not gone}
     del gone
-  world.again = lambda: None
   world.seen()
   gc.collect()
   return world.numbers.alive()
 
 
 def drop_functions(world, *_):
-  world.again = lambda: None
   world.jitted.clear()
   world.bound.clear()
   gc.collect()
@@ -555,7 +540,7 @@ OPERATIONS: dict[str, tp.Callable] = {
   f.__name__: f
   for f in (
     make, set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, share,
-    edit_list, set_value, set_item, set_metadata_of, delete_value, call, call_again, repeat, call_bound, ask,
+    edit_list, set_value, set_item, set_metadata_of, delete_value, call, call_again, call_bound, ask,
     split, state, update, pop, clone, compare, walk, tree_map, switch, duplicate, optimize, drop,
     drop_functions,
   )
