@@ -9,7 +9,6 @@ import contextlib
 import dataclasses
 import functools
 import gc
-import threading
 import weakref
 
 import jax
@@ -19,6 +18,7 @@ import optax
 import pytest
 from flax import nnx
 from telling import Names, contexts, error_of, plain, tree, value_of
+from together import in_threads
 from zoo import Counter, Empty, Linear, Net, Shared, refs
 
 X = jnp.ones(2)
@@ -525,11 +525,7 @@ def test_threads(say):
       step(net)
       nnx.update(net, nnx.split(net, nnx.Param, ...)[1])
 
-  threads = [threading.Thread(target=work, args=(net,)) for net in nets]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
+  in_threads(work, nets)
   for net in nets:
     say(*tree(net))
 

@@ -6,7 +6,6 @@ Each gets upstream's result or upstream's error, from every walk, and never a cr
 import collections
 import gc
 import sys
-import threading
 import weakref
 
 import jax
@@ -16,6 +15,7 @@ import pytest
 from flax import nnx
 from flax.nnx import graphlib
 from telling import Names, error_of, plain, tree
+from together import in_threads, switching_all_the_time
 from zoo import Counter, Empty, Linear, Net, Shared
 
 
@@ -740,11 +740,10 @@ def test_tracing_functions(say):
 
 def test_switching_threads(say):
   """Walks of one shared model from eight threads that switch all the time."""
-  interval = sys.getswitchinterval()
   net, errors = Shared(), []
   expected = plain(nnx.graphdef(net))
 
-  def work():
+  def work(_):
     try:
       for _ in range(100):
         graphdef, state = nnx.split(net)
@@ -755,15 +754,8 @@ def test_switching_threads(say):
     except BaseException as error:
       errors.append(repr(error))
 
-  sys.setswitchinterval(1e-6)
-  try:
-    threads = [threading.Thread(target=work) for _ in range(8)]
-    for thread in threads:
-      thread.start()
-    for thread in threads:
-      thread.join()
-  finally:
-    sys.setswitchinterval(interval)
+  with switching_all_the_time():
+    in_threads(work, range(8))
   say(errors, *tree(net))
 
 

@@ -11,7 +11,6 @@ import functools
 import gc
 import signal
 import sys
-import threading
 import weakref
 
 import jax
@@ -23,6 +22,7 @@ from flax import nnx
 from flax.nnx import graph_fast
 from telling import Names, contexts, error_of, plain, tree, value_of
 from test_calls import CHANGES, DISTURBANCES
+from together import in_threads, switching_all_the_time
 from zoo import Linear, Net, Shared
 
 X = jnp.ones(2)
@@ -825,11 +825,7 @@ def test_threads_with_their_own_models(say):
     for _ in range(30):
       step(net, X)
 
-  threads = [threading.Thread(target=work, args=(net,)) for net in nets]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
+  in_threads(work, nets)
   say(contexts(), *[line for net in nets for line in tree(net)])
 
 
@@ -837,21 +833,10 @@ def test_threads_with_their_own_models(say):
 def test_first_calls_by_threads(say, options):
   """Threads that meet in the first call of a function, which makes what all later ones share."""
   errors = []
-  before = sys.getswitchinterval()
-  sys.setswitchinterval(1e-6)
-  try:
+  with switching_all_the_time():
     for _ in range(15):
-      step = nnx.jit(looked, **options)
-      nets = [model() for _ in range(6)]
-      threads = [
-        threading.Thread(target=lambda net=net: errors.append(error_of(step, net, X))) for net in nets
-      ]
-      for thread in threads:
-        thread.start()
-      for thread in threads:
-        thread.join()
-  finally:
-    sys.setswitchinterval(before)
+      step, nets = nnx.jit(looked, **options), [model() for _ in range(6)]
+      in_threads(lambda net, step=step: errors.append(error_of(step, net, X)), nets)
   say(sorted(set(errors)), contexts())
 
 

@@ -3,7 +3,6 @@
 import abc
 import gc
 import pickle
-import threading
 import weakref
 
 import jax
@@ -13,6 +12,7 @@ import pytest
 from flax import nnx
 from flax.nnx import pytreelib, statelib, variablelib
 from telling import Names, error_of, plain, state_lines, tree, value_of
+from together import in_threads
 from zoo import TREES, Counter, Linear, Net
 
 X = jnp.ones(2)
@@ -491,11 +491,7 @@ def test_threads_with_traces(say):
       out.layers[0].size = i
     results.append((i, value_of(out.layers[0].kernel.get_raw_value())))
 
-  threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
-  for thread in threads:
-    thread.start()
-  for thread in threads:
-    thread.join()
+  in_threads(work, range(4))
   say(*sorted(results))
 
 

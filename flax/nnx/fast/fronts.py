@@ -69,16 +69,17 @@ def front(compiled: Function, pure: Function) -> Function:
   return function
 
 
-def call_of(name: str, function: Function) -> dis.Positions:
-  """Where `function` calls what it holds by that name; reads no source."""
-  steps = iter(dis.get_instructions(function))
+def _call_of(name: str, code: types.CodeType) -> dis.Positions:
+  """Where a function's code calls what the function holds by that name; reads no source."""
+  steps = iter(dis.get_instructions(code))
   next(step for step in steps if step.argval == name)
   return next(step.positions for step in steps if step.opname.startswith('CALL'))
 
 
 @functools.cache
-def _passing(code: types.CodeType, at: dis.Positions, first: str) -> types.CodeType:
-  """The code of a function that passes all its arguments on, packed, at a place in `code`'s file."""
+def _passing(code: types.CodeType, called: str, first: str) -> types.CodeType:
+  """The code of a function that passes all its arguments on, packed, where `code` calls `called`."""
+  at = _call_of(called, code)
   tree = ast.parse(f'def front({first}*args, **kwargs): return _compiled({first}args, kwargs)')
   for node in ast.walk(tree):
     for name in node._attributes:
@@ -90,7 +91,7 @@ def _passing(code: types.CodeType, at: dis.Positions, first: str) -> types.CodeT
 
 
 def _packing(compiled: Function, pure: Function, called: str, first: str) -> Function:
-  code = _passing(pure.__code__, call_of(called, pure), first)
+  code = _passing(pure.__code__, called, first)
   namespace = {'_compiled': compiled, '__builtins__': builtins}
   return functools.wraps(pure)(types.FunctionType(code, namespace))
 

@@ -16,7 +16,7 @@ cdef class TreeProgram(Program):
   cdef bint listed                  # whether the first argument is one list of Variables and arrays
 
   cdef tuple flattened(self, tuple args, dict kwargs)
-  cdef object flat_argument(self, Py_ssize_t position, object at, object value, Py_ssize_t n)
+  cdef object flat_argument(self, object at, object value, Py_ssize_t n)
   cdef tuple flat_call(self, tuple args, dict kwargs)
   cdef tuple flat_run(self, tuple args, dict kwargs)
   cdef tuple run(self, tuple flat, tuple args, dict kwargs)

@@ -95,17 +95,18 @@ cdef class TreeProgram(Program):
     cdef Py_ssize_t n = len(args)
     try:
       both = (
-        tuple([self.flat_argument(i, i, x, n) for i, x in enumerate(args)]),
-        {name: self.flat_argument(-1, name, x, n) for name, x in kwargs.items()},
+        tuple([self.flat_argument(i, x, n) for i, x in enumerate(args)]),
+        {name: self.flat_argument(name, x, n) for name, x in kwargs.items()},
       )
     except NotPlain:
       pass
     return both
 
-  cdef object flat_argument(self, Py_ssize_t position, object at, object value, Py_ssize_t n):
+  cdef object flat_argument(self, object at, object value, Py_ssize_t n):
+    """`at`: its position among `n`, or its name."""
     if self.is_static(at, n):
       return value
-    return flat_of(value) if self.listed and position == 0 else flat_nodes(value)
+    return flat_of(value) if self.listed and at == 0 else flat_nodes(value)
 
   cdef tuple flat_call(self, tuple args, dict kwargs):
     """The arguments of `outer` for a call; None where upstream's own program has to run."""

@@ -46,7 +46,8 @@ def compare(program) -> None:
       twin.stop()
     said = said_of(program)
   if said['pure'] != said['compiled']:
-    first = next(i for i, (a, b) in enumerate(zip(*said.values(), strict=False)) if a != b)
+    shorter = min(map(len, said.values()))  # one may be the beginning of the other
+    first = next((i for i, (a, b) in enumerate(zip(*said.values(), strict=False)) if a != b), shorter)
     diff = difflib.unified_diff(said['pure'][: first + 60], said['compiled'][: first + 60], lineterm='')
     pytest.fail(f'the twins differ in {program}:\n' + '\n'.join(diff), pytrace=False)
 
