@@ -9,8 +9,8 @@ why, `fallbacks()` what the walks handed back to Python. `plan_limit` bounds the
 """
 import types
 
-from flax.nnx.fast import flatten, graphtypes, kinds, partials, refs, sites, states, trees, unflatten
-from flax.nnx.fast import traces, update, upstream, variables, walks
+from flax.nnx.fast import filters, flatten, graphtypes, kinds, partials, refs, sites, states, trees
+from flax.nnx.fast import traces, unflatten, update, upstream, variables, walks
 from flax.nnx.fast import fallbacks as _fallbacks
 from flax.nnx.fast.fallbacks import fallbacks
 
@@ -72,6 +72,7 @@ def install(graphlib: dict) -> None:
   graphtypes.install(graphlib)
   refs.install(graphlib)
   variables.install()
+  filters.install()
   pure, whole = dict(graphlib), whole_pure(graphlib)
   graphlib.update(flatten.install(pure, whole))
   graphlib.update(unflatten.install(graphlib, pure, whole))

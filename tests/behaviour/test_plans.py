@@ -433,6 +433,38 @@ def test_other_arguments(say, name, keyword):
   say(*tree(net, names))
 
 
+def write(net, which):
+  """Of the Variables: none, the first, all, or two that exchange their arrays."""
+  variables = [v for _, v in nnx.iter_graph(net) if isinstance(v, nnx.Variable)]
+  if which == 'exchanged':
+    one, two = variables[0].get_value(), variables[2].get_value()
+    variables[0].set_value(two)
+    variables[2].set_value(one)
+  for variable in variables[: {'none': 0, 'first': 1, 'all': None, 'exchanged': 0}[which]]:
+    variable[...] += 1
+
+
+@pytest.mark.parametrize('mode', ['jit', 'cached_partial', 'tree', 'simple'])
+@pytest.mark.parametrize('second', ['none', 'first', 'all', 'exchanged'])
+@pytest.mark.parametrize('first', ['none', 'first', 'all', 'exchanged'])
+def test_what_changes_depends_on_the_shape(say, first, second, mode):
+  net, traces, names = Linear(2), [], Names()
+  net.other = Linear(2, 2.0)
+
+  def step(net, x):
+    traces.append(1)
+    write(net, first if x.ndim else second)
+    return x
+
+  options = {'tree': {'graph': False}, 'simple': {'graph_updates': False}}.get(mode, {})
+  jitted = nnx.jit(step, **options)
+  call = nnx.cached_partial(jitted, net) if mode == 'cached_partial' else functools.partial(jitted, net)
+  for pattern in ('aaa', 'bbb', 'abab', 'aab', 'bba'):
+    for turn in pattern:
+      say(turn, error_of(call, X if turn == 'a' else X[0]), len(traces))
+    say(*tree(net, names))
+
+
 def test_how_arguments_are_passed(say):
   """The same function called by position, by keyword, in another order, with defaults."""
   net, other, traces = model(), Linear(2), []

@@ -19,8 +19,9 @@ Outcome = tuple[list[str], str | None]  # what was said, and the error that it e
 class Twin:
   """A worker process, started on first use and again after a crash."""
 
-  def __init__(self, name: str):
-    self.name, self.process, self.log = name, None, tempfile.TemporaryFile()
+  def __init__(self, name: str, patience: float = PATIENCE):
+    self.name, self.patience = name, patience
+    self.process, self.log = None, tempfile.TemporaryFile()
 
   def start(self) -> None:
     env = {
@@ -53,7 +54,7 @@ class Twin:
   def run(self, *request) -> Outcome:
     if self.process is None:
       self.start()
-    alarm = threading.Timer(PATIENCE, self.process.kill)
+    alarm = threading.Timer(self.patience, self.process.kill)
     alarm.start()
     try:
       pickle.dump(request, self.process.stdin)

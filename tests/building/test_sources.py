@@ -1,6 +1,8 @@
-"""What the compiled sources may not have: Cython makes code of it that takes a traceback for granted.
+"""What the compiled sources may not have.
 
-An error that was raised in compiled code has none; see fork/unseen.h.
+Cython makes code of some statements that takes a traceback for granted, but an error raised in
+compiled code has none: see fork/unseen.h. And it takes a typed attribute of what it knows as an
+object only for a Python attribute, which is not there: an AttributeError on the day it is asked.
 """
 
 import pathlib
@@ -10,6 +12,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).parents[2]
 SOURCES = sorted(ROOT.glob('flax/**/*.pyx'))
+HEADERS = sorted(ROOT.glob('flax/**/*.pxd'))
 
 
 def handlers(text: str) -> list[str]:
@@ -32,3 +35,30 @@ def test_no_with_statement(path):
 def test_no_way_out_of_an_except_clause(path):
   left = re.compile(r'^\s*(return|break|continue)\b|except.*: *(return|break|continue)', re.MULTILINE)
   assert not [handler for handler in handlers(path.read_text()) if left.search(handler)]
+
+
+def attributes(text: str) -> dict[str, str]:
+  """The attributes of extension types, with their C types."""
+  lines = re.findall(r'^  cdef (?:(?:public|readonly) )?([\w.]+\*?) ([^(#=\n]+?) *(?:#.*)?$', text, re.MULTILINE)
+  return {name.strip(' *'): kind for kind, names in lines for name in names.split(',')}
+
+
+def typed_of_untyped(text: str, known: dict[str, str]) -> list[str]:
+  """`a.b.c` where b is an object and c an attribute of an extension type."""
+  found = re.finditer(r'\.(\w+)\.(\w+)\b(?!\()', text)
+  return [m[0] for m in found if known.get(m[1]) == 'object' and m[2] in known]
+
+
+KNOWN = attributes('\n'.join(path.read_text() for path in HEADERS + SOURCES))
+
+
+def test_attributes():
+  known = attributes('  cdef object held   # any\n  cdef list a, b\n  cdef int f(self)\n')
+  assert known == {'held': 'object', 'a': 'list', 'b': 'list'}
+  assert typed_of_untyped('x = self.held.a + self.a.b + self.held.c', known) == ['.held.a']
+  assert KNOWN['expected'] == 'object' and 'kept' in KNOWN
+
+
+@pytest.mark.parametrize('path', SOURCES, ids=lambda path: path.stem)
+def test_typed_attributes_of_typed_objects(path):
+  assert not typed_of_untyped(path.read_text(), KNOWN)

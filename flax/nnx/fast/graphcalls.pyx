@@ -308,6 +308,7 @@ cdef class GraphSite(Site):
 
   cdef object landed(self, Flight flight, Planned planned, list nodes, tuple outs, list owners):
     cdef Settled settled
+    cdef Settled expected = planned.expected
     cdef Outcome outcome = None
     cdef list leaves, definitions = None
     cdef Py_ssize_t i
@@ -320,7 +321,7 @@ cdef class GraphSite(Site):
       outcome, out = outs
       settled = known(planned, outcome.record, None)
     if flight.manager is not None or settled is None or (
-      settled is not planned.expected and (settled.kept or planned.expected.kept)
+      settled is not expected and (settled.kept or expected.kept)
     ):
       if outcome is not None:
         args_out, kwargs_out = tree_unflatten(

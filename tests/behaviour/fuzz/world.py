@@ -20,6 +20,7 @@ from zoo import GRAPHS, Counter, Linear, Registered
 
 gc.freeze()  # what was imported is not looked at in each collection
 NODES = 5  # at most that many roots at once
+LARGEST = 300  # nodes below one root, counted as in a tree
 NAMES = ('a', 'b', 'kernel', 'layers', 'me', 'size', '_hidden', '0')
 KINDS = (
   'module', 'net', 'shared', 'cyclic', 'containers', 'marked', 'dataclass', 'hooked', 'own_flatten',
@@ -271,9 +272,12 @@ class World:
     self.traces: dict[str, int] = {}
     self.jitted: dict = {}
     self.bound: dict = {}
+    self.again = lambda: None  # the latest call
+    self.called = 0  # the number of its node
 
   def node(self, n: int):
-    return self.nodes[n % len(self.nodes)]
+    """Every other number is the node of the latest call: what happens to it is seen by the next."""
+    return self.nodes[(n // 2 if n % 2 else self.called) % len(self.nodes)]
 
   def keep(self, node):
     self.nodes = [node, *self.nodes][:NODES]
@@ -293,19 +297,24 @@ class World:
     return step
 
   def seen(self) -> list[str]:
-    lines = []
+    """What there is now. A root that has grown too large, as copies of copies do, is dropped."""
+    lines, kept = [], []
     for node in self.nodes:
       try:
-        lines += tree(node, self.numbers)
+        shown = tree(node, self.numbers)
       except Exception as error:  # an object that can't be shown
-        lines.append(plain(f'{type(error).__name__}: {error}'))
+        shown = [plain(f'{type(error).__name__}: {error}')]
+      if len(shown) <= LARGEST:
+        kept.append(node)
+      lines += shown
+    self.nodes = kept or [Linear(2)]
     return [*lines, f'traces {self.traces}', f'contexts {contexts()}']
 
 
 def told(value, numbers: Numbers) -> list[str]:
   """What came back: structure, values, and which of its nodes are known ones."""
-  if endless(value):
-    return ['a cycle']
+  if too_large(value):
+    return ['too large']
   if isinstance(value, nnx.State) or not isinstance(
     value, (nnx.Pytree, nnx.Variable, list, tuple, dict)
   ):
@@ -314,23 +323,19 @@ def told(value, numbers: Numbers) -> list[str]:
   return tree(value, numbers)
 
 
-def endless(node, above=()) -> bool:
-  """Whether a node is below itself. As a pytree it would have no end, which wears a process out."""
+def too_large(node, left: list[int] | None = None) -> bool:
+  """Whether `node` is more than a few hundred nodes as a tree, as a cycle is, and much sharing."""
+  left = [LARGEST] if left is None else left
+  left[0] -= 1
   if isinstance(node, nnx.Variable) or not isinstance(node, (nnx.Pytree, Registered, list, tuple, dict)):
-    return False
-  if any(node is one for one in above):
-    return True
-  if isinstance(node, (list, tuple)):
-    children = list(node)
-  else:
-    parts = vars(node) if not isinstance(node, dict) else node
-    children = list(parts.values())
-  return any(endless(child, (*above, node)) for child in children)
+    return left[0] < 0
+  children = node if isinstance(node, (list, tuple)) else (node if isinstance(node, dict) else vars(node)).values()
+  return left[0] < 0 or any(too_large(child, left) for child in list(children))
 
 
 def as_tree(node):
-  if endless(node):
-    raise ValueError('a cycle as a tree')
+  if too_large(node):
+    raise ValueError('too large as a tree')
   return node
 
 
@@ -341,8 +346,10 @@ def make(world: World, kind, *_):
   world.keep(GRAPHS[KINDS[kind % len(KINDS)]]())
 
 
-def set_static(world, at, name, which, _):
-  setattr(world.node(at), NAMES[name % len(NAMES)], STATICS[which % len(STATICS)]())
+def set_static(world, at, name, which, existing):
+  node = world.node(at)
+  names = attributes_of(node) if existing % 2 else NAMES
+  setattr(node, names[name % len(names)], STATICS[which % len(STATICS)]())
 
 
 def set_node(world, at, name, other, form):
@@ -430,31 +437,38 @@ def delete_value(world, at, which, *_):
 
 def call(world, body, mode, at, x):
   step, node, other = world.function(body, mode), world.node(at), world.node(at + 1 + x // 8)
-  if MODES[mode % len(MODES)]:
-    as_tree([node, other])
-  return step(node, XS[x % len(XS)](), other)
+  world.called = [one is node for one in world.nodes].index(True)
+  check = as_tree if MODES[mode % len(MODES)] else len
+  world.again = lambda: check([node, other]) and step(node, XS[x % len(XS)](), other)
+  return world.again()
 
 
 def call_again(world, body, mode, at, x):
   """As a training loop does."""
-  return [call(world, body, mode, at, x) for _ in range(4)][-1]
+  call(world, body, mode, at, x)
+  return repeat(world)
+
+
+def repeat(world, *_):
+  return [world.again() for _ in range(3)][-1]
 
 
 def call_bound(world, body, which, at, x):
   """By cached_partial or jit_partial, over a node that is bound once."""
-  key = body % len(BODIES), which % 3, id(world.node(at))
-  if key[1]:
-    as_tree([world.node(at), world.node(at + 1)])
+  node, other = world.node(at), world.node(at + 1)
+  key, check = (body % len(BODIES), which % 3, id(node)), as_tree if which % 3 else len
   if key not in world.bound:
-    f, node = world.counted(BODIES[key[0]]), world.node(at)
+    check([node])
+    f = world.counted(BODIES[key[0]])
     make = (
       lambda: nnx.cached_partial(nnx.jit(f), node),
       lambda: nnx.jit_partial(lambda node, x: f(node, x, node), node, graph=False),
       lambda: nnx.jit_partial(lambda node, x: f(node, x, node), node, **SIMPLE),
     )[key[1]]
     world.bound[key] = make(), node
-  rest = () if key[1] else (world.node(at + 1),)
-  return [world.bound[key][0](XS[x % len(XS)](), *rest) for _ in range(3)][-1]
+  bound, rest = world.bound[key][0], () if key[1] else (other,)
+  world.again = lambda: check([node]) and bound(XS[x % len(XS)](), *rest)
+  return repeat(world)
 
 
 def ask(world, body, mode, at, how):
@@ -523,12 +537,14 @@ def drop(world, at, *_):
     gone = world.nodes.pop(at % len(world.nodes))
     world.bound = {key: value for key, value in world.bound.items() if value[1] is not gone}
     del gone
+  world.again = lambda: None
   world.seen()
   gc.collect()
   return world.numbers.alive()
 
 
 def drop_functions(world, *_):
+  world.again = lambda: None
   world.jitted.clear()
   world.bound.clear()
   gc.collect()
@@ -540,7 +556,7 @@ OPERATIONS: dict[str, tp.Callable] = {
   f.__name__: f
   for f in (
     make, set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, share,
-    edit_list, set_value, set_item, set_metadata_of, delete_value, call, call_again, call_bound, ask,
+    edit_list, set_value, set_item, set_metadata_of, delete_value, call, call_again, repeat, call_bound, ask,
     split, state, update, pop, clone, compare, walk, tree_map, switch, duplicate, optimize, drop,
     drop_functions,
   )
