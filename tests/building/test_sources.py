@@ -37,16 +37,20 @@ def test_no_way_out_of_an_except_clause(path):
   assert not [handler for handler in handlers(path.read_text()) if left.search(handler)]
 
 
-def attributes(text: str) -> dict[str, str]:
-  """The attributes of extension types, with their C types."""
+def attributes(text: str) -> dict[str, set[str]]:
+  """The attributes of extension types, with the C types that they have in one or another."""
   lines = re.findall(r'^  cdef (?:(?:public|readonly) )?([\w.]+\*?) ([^(#=\n]+?) *(?:#.*)?$', text, re.MULTILINE)
-  return {name.strip(' *'): kind for kind, names in lines for name in names.split(',')}
+  found: dict[str, set[str]] = {}
+  for kind, names in lines:
+    for name in names.split(','):
+      found.setdefault(name.strip(' *'), set()).add(kind)
+  return found
 
 
-def typed_of_untyped(text: str, known: dict[str, str]) -> list[str]:
+def typed_of_untyped(text: str, known: dict[str, set[str]]) -> list[str]:
   """`a.b.c` where b is an object and c an attribute of an extension type."""
   found = re.finditer(r'\.(\w+)\.(\w+)\b(?!\()', text)
-  return [m[0] for m in found if known.get(m[1]) == 'object' and m[2] in known]
+  return [m[0] for m in found if known.get(m[1]) == {'object'} and m[2] in known]
 
 
 KNOWN = attributes('\n'.join(path.read_text() for path in HEADERS + SOURCES))
@@ -54,9 +58,9 @@ KNOWN = attributes('\n'.join(path.read_text() for path in HEADERS + SOURCES))
 
 def test_attributes():
   known = attributes('  cdef object held   # any\n  cdef list a, b\n  cdef int f(self)\n')
-  assert known == {'held': 'object', 'a': 'list', 'b': 'list'}
+  assert known == {'held': {'object'}, 'a': {'list'}, 'b': {'list'}}
   assert typed_of_untyped('x = self.held.a + self.a.b + self.held.c', known) == ['.held.a']
-  assert KNOWN['expected'] == 'object' and 'kept' in KNOWN
+  assert KNOWN['expected'] == {'object'} and 'kept' in KNOWN
 
 
 @pytest.mark.parametrize('path', SOURCES, ids=lambda path: path.stem)
