@@ -9,7 +9,6 @@ import collections
 import dataclasses
 import functools
 import gc
-import signal
 import sys
 import weakref
 
@@ -22,7 +21,6 @@ from flax import nnx
 from flax.nnx import graph_fast
 from telling import Names, contexts, error_of, plain, tree, value_of
 from test_calls import CHANGES, DISTURBANCES
-from together import in_threads, switching_all_the_time
 from zoo import Linear, Net, Shared
 
 X = jnp.ones(2)
@@ -847,68 +845,6 @@ def test_many_short_lived_models(say):
     for _ in range(1 + i % 4):
       total += float(step(net, X).sum())
   say(total, len(traces))
-
-
-def test_threads_with_their_own_models(say):
-  step = nnx.jit(trained)
-  nets = [model() for _ in range(8)]
-
-  def work(net):
-    for _ in range(30):
-      step(net, X)
-
-  in_threads(work, nets)
-  say(contexts(), *[line for net in nets for line in tree(net)])
-
-
-@pytest.mark.parametrize('options', [{}, {'graph': False}], ids=str)
-def test_first_calls_by_threads(say, options):
-  """Threads that meet in the first call of a function, which makes what all later ones share."""
-  errors = []
-  with switching_all_the_time():
-    for _ in range(15):
-      step, nets = nnx.jit(looked, **options), [model() for _ in range(6)]
-      in_threads(lambda net, step=step: errors.append(error_of(step, net, X)), nets)
-  say(sorted(set(errors)), contexts())
-
-
-class Interrupt(BaseException):
-  pass
-
-
-def test_interrupted_calls(say):
-  """A signal's handler that raises: the model is as before the call or as after it."""
-  step, net = nnx.jit(trained), model()
-  names = [path for path, _ in nnx.to_flat_state(nnx.state(net))]
-
-  def interrupt(*_):
-    raise Interrupt
-
-  repeated(step, net, X)
-  old = signal.signal(signal.SIGALRM, interrupt)
-  try:
-    torn = 0
-    for _ in range(300):
-      before = net.layers[0].kernel.get_raw_value()[0].item()
-      try:
-        signal.setitimer(signal.ITIMER_REAL, 1e-5)
-        step(net, X)
-        signal.setitimer(signal.ITIMER_REAL, 0)
-      except Interrupt:
-        pass
-      except ValueError as error:  # jax words it so where a static was just being compared
-        assert isinstance(error.__cause__, Interrupt), error
-      signal.setitimer(signal.ITIMER_REAL, 0)
-      after = net.layers[0].kernel.get_raw_value()[0].item()
-      torn += after not in (before, before + 1)
-  except Interrupt:
-    pass
-  finally:
-    signal.signal(signal.SIGALRM, old)
-  say(torn, contexts(), [path for path, _ in nnx.to_flat_state(nnx.state(net))] == names)
-  before = net.layers[0].kernel.get_raw_value()[0].item()
-  step(net, X)
-  say(net.layers[0].kernel.get_raw_value()[0].item() - before)
 
 
 def test_shared_parts_and_cycles(say):
