@@ -91,12 +91,11 @@ def test_own_bound_models(say, way):
   say(contexts(), *[line for net in nets for line in tree(net)])
 
 
-@every_way
+@pytest.mark.parametrize('way', ['tree', 'simple'])
 def test_a_shared_model_that_is_read(say, way):
-  """Upstream's default mode writes each Variable back, and fails where threads meet in that; no other does."""
+  """Not in the default mode, which writes each Variable back: upstream fails where threads meet in that."""
   net, outs, errors = Net(3, nnx.Param), [], []
   step = nnx.jit(lambda net, x: sum(layer.kernel[...] * x for layer in net.layers), **WAYS[way])
-
   warmed(step, net, X)
 
   def work(_):
@@ -105,26 +104,7 @@ def test_a_shared_model_that_is_read(say, way):
 
   with switching_all_the_time():
     in_threads(work, range(8))
-  say(set(outs), contexts(), *tree(net), len(errors))
-  assert way == 'jit' or len(outs) == 400, errors
-  say(value_of(step(net, X)), *tree(net))
-
-
-def test_a_shared_model_that_is_trained(say):
-  """Steps are lost where threads overlap, as upstream's are; each Variable holds what some step gave."""
-  step, net = warmed(nnx.jit(counting), zeros(), X), zeros()
-
-  def work(_):
-    for _ in range(40):
-      error_of(step, net, X)
-
-  with switching_all_the_time():
-    in_threads(work, range(8))
-  say(contexts())
-  assert all(1 <= value <= 320 for value in values(net)), values(net)
-  before = values(net)
-  step(net, X)
-  say(values(net) == [value + 1 for value in before])
+  say(set(outs), len(outs), set(errors), contexts(), *tree(net))
 
 
 @every_way
