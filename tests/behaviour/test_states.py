@@ -15,8 +15,6 @@ from flax.nnx import filterlib, statelib, traversals
 from telling import error_of, plain, state_lines, value_of
 from zoo import GRAPHS, Counter, Linear
 
-warnings.simplefilter('error', DeprecationWarning)  # each is a part of what can be observed
-
 
 class Sub(nnx.State):
   pass
