@@ -23,8 +23,8 @@ TWINS = {name: Twin(name, patience=60) for name in SWITCH}
 KNOWN: dict[str, list] = {}  # programs that once found a fault
 
 numbers = st.tuples(*[st.integers(0, 31)] * 4)
-names = st.sampled_from(sorted(OPERATIONS) + ['call_again', 'call_again', 'call_bound', 'repeat', 'repeat'] * 3)
-programs = st.lists(st.tuples(names, numbers), min_size=4, max_size=30)
+names = st.sampled_from(sorted(OPERATIONS) + ['call_again', 'call_again', 'call_bound', 'disturb', 'disturb'] * 4)
+programs = st.lists(st.tuples(names, numbers), min_size=6, max_size=40)
 counts = {'programs': 0, 'steps': 0}
 
 

@@ -423,6 +423,11 @@ def set_item(world, at, which, *_):
   variable[...] = variable[...] * 3
 
 
+def copy_value(world, at, one, other, _):
+  """Two Variables that hold the same array."""
+  variable_of(world, at, one).set_value(variable_of(world, at, other).get_value())
+
+
 def set_metadata_of(world, at, which, value, how):
   variable = variable_of(world, at, which)
   if how % 3:
@@ -551,12 +556,28 @@ def drop_functions(world, *_):
   return world.numbers.alive()
 
 
+CHANGES = (
+  set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, share, edit_list,
+  set_value, set_item, set_metadata_of, delete_value, switch, update, clone, copy_value,
+)  # fmt: skip
+
+
+def disturb(world, which, a, b, c):
+  """A change to the node of the latest call, with which that call is made again."""
+  try:
+    CHANGES[which % len(CHANGES)](world, 0, a, b, c)
+  finally:
+    repeated = repeat(world)
+  return repeated
+
+
 Step = tuple[str, tuple[int, int, int, int]]
 OPERATIONS: dict[str, tp.Callable] = {
   f.__name__: f
   for f in (
     make, set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, share,
-    edit_list, set_value, set_item, set_metadata_of, delete_value, call, call_again, repeat, call_bound, ask,
+    edit_list, set_value, copy_value, set_item, set_metadata_of, delete_value, call, call_again, repeat, disturb,
+    call_bound, ask,
     split, state, update, pop, clone, compare, walk, tree_map, switch, duplicate, optimize, drop,
     drop_functions,
   )
