@@ -3,6 +3,7 @@
 import collections
 import copy
 import pickle
+import traceback
 import types
 import warnings
 
@@ -12,7 +13,7 @@ import pytest
 from flax import nnx
 from flax.core import FrozenDict
 from flax.nnx import filterlib, statelib, traversals
-from telling import error_of, plain, state_lines, value_of
+from telling import error_of, plain, value_of
 from zoo import GRAPHS, Counter, Linear
 
 
@@ -88,8 +89,6 @@ def shown(value) -> list[str]:
       first, *rest = shown(child)
       lines += [f'  {key!r}: {first}', *['  ' + line for line in rest]]
     return lines
-  if isinstance(value, nnx.State | nnx.statelib.FlatState):
-    return state_lines(value)
   if isinstance(value, tuple | list):
     return [type(value).__name__, *[line for item in value for line in shown(item)]]
   if isinstance(value, nnx.Variable):
@@ -122,7 +121,7 @@ def test_merge(say, kind, other):
   say_outcome(say, nnx.merge_state, one, two, one)
   say_outcome(say, nnx.merge_state, one, two, cls=Sub)
   say_outcome(say, lambda: one | two)
-  say_outcome(say, type(one).merge, one, two) if hasattr(type(one), 'merge') else None
+  say_outcome(say, lambda: type(one).merge(one, two))
   say(*shown(one), *shown(two))
 
 
@@ -314,6 +313,23 @@ class Counting(metaclass=Meta):
   pass
 
 
+def raising(*_):
+  return 1 / 0
+
+
+class RaisingMeta(type):
+  __instancecheck__ = raising
+
+
+class RaisingClass(metaclass=RaisingMeta):
+  pass
+
+
+class Raising:
+  __eq__ = raising
+  __hash__ = None
+
+
 FILTERS = {
   'type': nnx.Param,
   'base': nnx.Variable,
@@ -392,6 +408,28 @@ def test_predicates_are_asked_in_order(say):
     say_outcome(say, nnx.split_state, filtered(), *filters)
     say(*[f'{line}\n' for line in log])
     log.clear()
+
+
+@pytest.mark.parametrize('depth', [150, 300, 200_000])
+@pytest.mark.parametrize('around', ['Not', 'Any', 'All'])
+def test_nested_filters(say, around, depth):
+  """As upstream's, to the RecursionError of those without end."""
+  one, around = nnx.Param, getattr(nnx, around)
+  for _ in range(depth):
+    one = around(one)
+  say_outcome(say, nnx.split_state, filtered(), one, ...)
+
+
+@pytest.mark.parametrize('name', ['raising_class', 'raising_tag', 'raising_function'])
+def test_errors_of_filters(say, name):
+  """Each line of the traceback, within filters of flax's own too."""
+  one = {'raising_class': RaisingClass, 'raising_tag': filterlib.WithTag(Raising()), 'raising_function': raising}[name]
+  for around in (one, nnx.Not(one), nnx.Any(Counter, nnx.All(one, ...))):
+    try:
+      nnx.split_state(filtered(), around, ...)
+    except ZeroDivisionError as error:
+      frames = traceback.extract_tb(error.__traceback__)
+      say([frame.name for frame in frames if frame.filename != statelib.__file__])
 
 
 # ---- nested mappings ----

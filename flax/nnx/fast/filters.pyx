@@ -1,14 +1,15 @@
 """Filters: which leaves of a state go where.
 
-A filter made of flax's own classes alone is asked without a Python call. One with a function of a
-user's in it is called as it stands, so that an error there has upstream's traceback.
+A filter made of flax's own classes alone is asked without a Python call. One that may run a user's
+code (a function, a class with an `__instancecheck__`, a tag that compares) is called as it stands, so
+that an error there has upstream's traceback; so is one nested too deep, which ends in upstream's error.
 """
 from cpython.object cimport PyTypeObject
 
 from flax.nnx import filterlib
 
 from flax.nnx.fast cimport kinds, upstream
-from flax.nnx.fast.kinds cimport info_of, lookup
+from flax.nnx.fast.kinds cimport DEEPEST, info_of, lookup
 from flax.nnx.fast.slots cimport Py_TYPE, offset_of, read
 
 cdef extern from "Python.h":
@@ -22,7 +23,7 @@ cdef object Any = filterlib.Any
 cdef object All = filterlib.All
 cdef object Not = filterlib.Not
 cdef object TAKES_ALL = (..., True)
-cdef Py_ssize_t METADATA, RAW_VALUE
+cdef Py_ssize_t METADATA
 cdef object pure_getattr
 
 
@@ -34,60 +35,61 @@ cdef bint exhaust_early(tuple filters) except -1:
   return False
 
 
-cdef bint is_known(object predicate) except -1:
+cdef bint is_known(object predicate, int depth=0) except -1:
   cls = type(predicate)
+  if depth > DEEPEST:
+    return False
   if cls is Any or cls is All:
     for part in predicate.predicates:
-      if not is_known(part):
+      if not is_known(part, depth + 1):
         return False
     return True
   if cls is Not:
-    return is_known(predicate.predicate)
-  return cls is OfType or cls is WithTag or cls is Everything or cls is Nothing
+    return is_known(predicate.predicate, depth + 1)
+  if cls is OfType:   # another metaclass may answer by code of its own
+    return type(predicate.type) is type or type(predicate.type) is type(upstream.Variable)
+  if cls is WithTag:
+    return type(predicate.tag) is str
+  return cls is Everything or cls is Nothing
 
 
-cdef bint passes(object predicate, object path, object value) except -1:
+cdef bint passes(object predicate, object path, object value, int depth=0) except -1:
   cls = type(predicate)
-  if cls is OfType:
-    return of_type(value, predicate.type)
+  if depth > DEEPEST:   # only where it changed since `is_known` looked
+    return bool(predicate(path, value))
+  if cls is OfType and info_of(value).kind is kinds.VARIABLE:
+    return PyType_IsSubtype(Py_TYPE(value), <PyTypeObject*>predicate.type)
   if cls is WithTag:
     return tagged(value, predicate, path)
   if cls is Not:
-    return not passes(predicate.predicate, path, value)
+    return not passes(predicate.predicate, path, value, depth + 1)
   if cls is Any or cls is All:
     for part in predicate.predicates:
-      if passes(part, path, value) == (cls is Any):
+      if passes(part, path, value, depth + 1) == (cls is Any):
         return cls is Any
     return cls is All
-  return cls is Everything
-
-
-cdef bint of_type(object value, object wanted) except -1:
-  if info_of(value).kind is kinds.VARIABLE:
-    if type(wanted) is type or type(wanted) is type(upstream.Variable):
-      return PyType_IsSubtype(Py_TYPE(value), <PyTypeObject*>wanted)
-  return isinstance(value, wanted)
+  if cls is Everything:
+    return True
+  return bool(predicate(path, value))
 
 
 cdef bint tagged(object value, object predicate, object path) except -1:
   """A Variable finds a tag in its metadata, which its class or its value may have one beside."""
   cdef object cls = type(value)
+  cdef object metadata
   if (
-    info_of(value).kind is not kinds.VARIABLE
-    or lookup(cls, 'tag') is not None
-    or lookup(cls, '__getattr__') is not pure_getattr
+    info_of(value).kind is kinds.VARIABLE
+    and lookup(cls, 'tag') is None
+    and lookup(cls, '__getattr__') is pure_getattr
   ):
-    return bool(predicate(path, value))
-  metadata = read(value, METADATA, '_var_metadata')
-  if type(metadata) is dict and 'tag' in metadata:
-    return bool(metadata['tag'] == predicate.tag)
-  if type(read(value, RAW_VALUE, '_raw_value')) is upstream.ArrayImpl:   # which has no such attribute
-    return False
+    metadata = read(value, METADATA, '_var_metadata')
+    found = metadata.get('tag') if type(metadata) is dict else None
+    if type(found) is str:
+      return found == predicate.tag
   return bool(predicate(path, value))
 
 
 def install() -> None:
-  global METADATA, RAW_VALUE, pure_getattr
+  global METADATA, pure_getattr
   METADATA = offset_of(upstream.Variable, '_var_metadata')
-  RAW_VALUE = offset_of(upstream.Variable, '_raw_value')
   pure_getattr = vars(upstream.Variable)['__getattr__']

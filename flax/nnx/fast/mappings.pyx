@@ -45,12 +45,15 @@ cdef object mapping_of(object xs):
   return xs if type(xs) is dict else (state_mapping(xs) if type(xs) is upstream.State else None)
 
 
+cdef inline bint is_plain(object key) noexcept:
+  return type(key) is str or type(key) is int
+
+
 cdef list plain_items(dict mapping):
   """(key, value) in the dict's order; None: keys of other types."""
   cdef list items = PyDict_Items(mapping)
   for item in items:
-    key = (<tuple>item)[0]
-    if type(key) is not str and type(key) is not int:
+    if not is_plain((<tuple>item)[0]):
       return None
   return items
 
@@ -132,7 +135,7 @@ cdef class Nester:
     return self.put(cursor, (<tuple>path)[last], value)
 
   cdef dict step(self, dict cursor, object key):
-    if type(key) is not str and type(key) is not int:
+    if not is_plain(key):
       return None
     inner = cursor.get(key)
     if inner is None:
@@ -147,7 +150,7 @@ cdef class Nester:
 
   cdef bint put(self, dict cursor, object key, object value) except -1:
     cdef PyObject* old
-    if type(key) is not str and type(key) is not int:
+    if not is_plain(key):
       return False
     old = PyDict_GetItemWithError(cursor, key)
     if old is not NULL and type(<object>old) is dict:
