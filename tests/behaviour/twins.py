@@ -28,6 +28,7 @@ class Twin:
       **os.environ,
       'FLAX_NNX_FAST': SWITCH[self.name],
       'JAX_PLATFORMS': 'cpu',
+      'PYTHONHASHSEED': '0',  # an error of upstream's lists the names in a set
       'XLA_FLAGS': '--xla_force_host_platform_device_count=4',
       # Most tests compile what others did: a third of their time.
       'JAX_COMPILATION_CACHE_DIR': PROGRAMS.name,

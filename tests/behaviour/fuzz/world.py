@@ -272,12 +272,17 @@ class World:
     self.traces: dict[str, int] = {}
     self.jitted: dict = {}
     self.bound: dict = {}
-    self.again = lambda: None  # the latest call
-    self.called = 0  # the number of its node
+    self.forget_call()
+
+  def forget_call(self) -> None:
+    self.called = None  # the node of the latest call
+    self.again = lambda: None  # makes that call
 
   def node(self, n: int):
     """Every other number is the node of the latest call: what happens to it is seen by the next."""
-    return self.nodes[(n // 2 if n % 2 else self.called) % len(self.nodes)]
+    if n % 2 == 0 and self.called is not None:
+      return self.called
+    return self.nodes[n // 2 % len(self.nodes)]
 
   def keep(self, node):
     self.nodes = [node, *self.nodes][:NODES]
@@ -442,8 +447,8 @@ def delete_value(world, at, which, *_):
 
 def call(world, body, mode, at, x):
   step, node, other = world.function(body, mode), world.node(at), world.node(at + 1 + x // 8)
-  world.called = [one is node for one in world.nodes].index(True)
   check = as_tree if MODES[mode % len(MODES)] else len
+  world.called = node
   world.again = lambda: check([node, other]) and step(node, XS[x % len(XS)](), other)
   return world.again()
 
@@ -472,6 +477,7 @@ def call_bound(world, body, which, at, x):
     )[key[1]]
     world.bound[key] = make(), node
   bound, rest = world.bound[key][0], () if key[1] else (other,)
+  world.called = node
   world.again = lambda: check([node]) and bound(XS[x % len(XS)](), *rest)
   return repeat(world)
 
@@ -542,14 +548,14 @@ def drop(world, at, *_):
     gone = world.nodes.pop(at % len(world.nodes))
     world.bound = {key: value for key, value in world.bound.items() if value[1] is not gone}
     del gone
-  world.again = lambda: None
+  world.forget_call()
   world.seen()
   gc.collect()
   return world.numbers.alive()
 
 
 def drop_functions(world, *_):
-  world.again = lambda: None
+  world.forget_call()
   world.jitted.clear()
   world.bound.clear()
   gc.collect()
