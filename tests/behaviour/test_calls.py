@@ -19,6 +19,7 @@ import pytest
 from flax import nnx
 from telling import Names, contexts, error_of, plain, tree, value_of
 from together import in_threads
+from ways import jitted_by_way
 from zoo import Counter, Empty, Linear, Net, Shared, refs
 
 X = jnp.ones(2)
@@ -138,9 +139,7 @@ def test_disturbed(say, name, mode):
     traces.append(type(net.flag).__name__)
     return net(x)
 
-  keywords = {'simple': {'graph': True, 'graph_updates': False}, 'tree': {'graph': False}}.get(mode, {})
-  jitted = nnx.jit(step, **keywords)
-  call = nnx.cached_partial(jitted, net) if mode == 'cached_partial' else functools.partial(jitted, net)
+  _, call = jitted_by_way(step, mode, net)
   say(*tree(net, names))
   for i in range(5):
     if i == 2:

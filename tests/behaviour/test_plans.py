@@ -21,6 +21,7 @@ from flax import nnx
 from flax.nnx import graph_fast
 from telling import Names, contexts, error_of, plain, tree, value_of
 from test_calls import CHANGES, DISTURBANCES
+from ways import jitted_by_way
 from zoo import Linear, Net, Shared
 
 X = jnp.ones(2)
@@ -78,15 +79,14 @@ def test_disturbed(say, name, step, mode):
   if name == 'mutated_static':
     net.held = Config()
 
-  @nnx.jit
-  def jitted(net, x):
+  def stepping(net, x):
     traces.append(type(net.flag).__name__)
     return STEPS[step](net, x)
 
-  call = nnx.cached_partial(jitted, net) if mode == 'cached_partial' else functools.partial(jitted, net)
+  made, call = jitted_by_way(stepping, mode, net)
   for i in range(8):
     if i == 4:
-      planned(jitted)
+      planned(made)
       say('disturbed', error_of(DISTURBANCES[name], net))
     say(i, error_of(lambda: value_of(call(X))), 'traces', len(traces))
     say(*tree(net, names))
@@ -454,9 +454,7 @@ def test_what_changes_depends_on_the_shape(say, first, second, mode):
     write(net, first if x.ndim else second)
     return x
 
-  options = {'tree': {'graph': False}, 'simple': {'graph_updates': False}}.get(mode, {})
-  jitted = nnx.jit(step, **options)
-  call = nnx.cached_partial(jitted, net) if mode == 'cached_partial' else functools.partial(jitted, net)
+  _, call = jitted_by_way(step, mode, net)
   for pattern in ('aaa', 'bbb', 'abab', 'aab', 'bba'):
     for turn in pattern:
       say(turn, error_of(call, X if turn == 'a' else X[0]), len(traces))

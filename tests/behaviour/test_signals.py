@@ -4,15 +4,16 @@ On the compiled twin alone: an interrupt between two of upstream's own statement
 updated, or the cache of a `cached_partial` in a place where the next call refuses it.
 """
 
+import functools
 import random
 import signal
 
 import jax.numpy as jnp
 import pytest
-from flax import nnx
 from telling import contexts
-from test_threads import WAYS, counting, values, zeros
+from test_threads import counting, values, zeros
 from twins import Twin
+from ways import WAYS, jitted_by_way
 
 X = jnp.ones(2)
 INTERRUPTS = 2500  # in each way: 10,000 together
@@ -41,9 +42,8 @@ def until_interrupted(call, seconds: float) -> None:
 
 def interrupted(say, way: str) -> None:
   """The model is as before a step or as after it, and the next step works."""
-  step, net = nnx.jit(counting, **WAYS.get(way, {})), zeros()
-  bound = nnx.cached_partial(step, net) if way == 'cached_partial' else None
-  call = (lambda: bound(X)) if bound else (lambda: step(net, X))
+  net = zeros()
+  call = functools.partial(jitted_by_way(counting, way, net)[1], X)
   for _ in range(4):
     call()
   chance = random.Random(0)
@@ -58,6 +58,7 @@ def interrupted(say, way: str) -> None:
 @pytest.mark.parametrize('way', [*WAYS, 'cached_partial'])
 def test_interrupts(way):
   twin = Twin('compiled')
-  lines, error = twin.run(__file__, 'interrupted', {'way': way})
-  twin.stop()
-  assert not error, error
+  try:
+    twin.said(__file__, 'interrupted', {'way': way})
+  finally:
+    twin.stop()

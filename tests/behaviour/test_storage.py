@@ -17,7 +17,7 @@ from telling import error_of, plain, tree
 from twins import SWITCH, Twin
 from zoo import GRAPHS
 
-TWINS: dict[str, Twin] = {}
+TWINS = {name: Twin(name) for name in SWITCH}
 
 
 class Trained(nnx.Module):
@@ -177,12 +177,8 @@ def read(say, form, subject, folder):
     say([float(step(node['model'], node['optimizer'], jnp.ones((3, 2)))) for _ in range(3)])
 
 
-def run(twin: str, *request):
-  twin = TWINS.setdefault(twin, Twin(twin))
-  lines, error = twin.run(__file__, *request)
-  if error:
-    pytest.fail(error, pytrace=False)
-  return lines
+def run(twin: str, *request) -> list[str]:
+  return TWINS[twin].said(__file__, *request)
 
 
 @pytest.mark.parametrize('subject', SUBJECTS)

@@ -22,10 +22,10 @@ from flax import nnx
 from flax.nnx import graph_fast
 from telling import contexts, error_of, tree, value_of
 from together import in_threads, switching_all_the_time
+from ways import WAYS
 from zoo import Linear, Net
 
 X = jnp.ones(2)
-WAYS = {'jit': {}, 'tree': {'graph': False}, 'simple': {'graph_updates': False}}
 every_way = pytest.mark.parametrize('way', WAYS)
 
 

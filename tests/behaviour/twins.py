@@ -67,3 +67,9 @@ class Twin:
       return [], f'the worker died with status {status}:\n{self.log.read().decode()[-4000:]}'
     finally:
       alarm.cancel()
+
+  def said(self, *request) -> list[str]:
+    """What it said; AssertionError where it ended with an error."""
+    lines, error = self.run(*request)
+    assert not error, error
+    return lines
