@@ -94,11 +94,11 @@ def steadiness(result: dict) -> Table:
   table = Table(title='what an average hides; the compiled twin')
   for heading in ('call', 'collections', 'median us', '99.9 %', 'slowest', 'two threads'):
     table.add_column(heading, justify='left' if heading == 'call' else 'right')
-  for call, us in result['slowest'].items():
-    threads = result['threads'][call]
+  for call, threads in result['threads'].items():
+    us = result['slowest'].get(call, {})
     table.add_row(
-      call, str(result['collections'][call]),
-      *(f'{us[key]:.0f}' for key in ('median', '99.9 %', 'slowest')),
+      call, str(result['collections'].get(call, '')),
+      *(f'{us[key]:.0f}' if us else '' for key in ('median', '99.9 %', 'slowest')),
       f'{threads["at once"] / threads["one after the other"]:.2f} x in turn',
     )  # fmt: skip
   return table

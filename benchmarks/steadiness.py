@@ -20,6 +20,7 @@ from flax import nnx
 from flax.nnx import graph_fast
 from stack import WIDTH, Layer, build, nothing, train
 
+STEPS = 1500  # of each thread
 MANY = 64  # models that take turns: more than there are plans
 
 
@@ -68,15 +69,27 @@ def seconds_of(work) -> float:
   return time.perf_counter() - start
 
 
+def for_threads(depth: int) -> dict[str, measuring.Call]:
+  """`loops`; a flat program that only takes the arrays, as an empty step by plan does; training."""
+  calls = loops(depth)
+  leaves, taken = jax.tree.leaves(nnx.state(build(depth))), jax.jit(lambda leaves: None)
+  nodes, jitted = build(depth, optax.adam(1e-3)), nnx.jit(train)
+  x = jnp.ones((256, WIDTH))
+  return {
+    'jax.jit, taking only': lambda: taken(leaves), **calls,
+    'nnx.jit, training': lambda: jitted(*nodes, x, x),
+  }  # fmt: skip
+
+
 def threads() -> dict[str, dict[str, float]]:
   """Seconds of two threads on two models: both at once, and one after the other."""
-  pairs = [loops(20) for _ in range(2)]
+  pairs = [for_threads(20) for _ in range(2)]
   return {name: in_threads([pair[name] for pair in pairs]) for name in pairs[0]}
 
 
 def in_threads(calls: list[measuring.Call]) -> dict[str, float]:
   def repeat(call):
-    for _ in range(3000):
+    for _ in range(STEPS):
       call()
 
   def together():
