@@ -66,6 +66,9 @@ STATICS = (
   lambda: nnx.relu,
   lambda: frozenset([1, 2]),
   lambda: True,
+  lambda: 1,
+  lambda: 1.0,
+  lambda: 0.0,
   lambda: jnp.float32,
 )
 PAYLOADS = (
@@ -143,11 +146,11 @@ def copy_across(node, x, other):
 
 
 def exchange(node, x, other):
-  both = numeric(node)
-  if len(both) > 1:
-    one, two = both[0].get_value(), both[-1].get_value()
-    both[0].set_value(two)
-    both[-1].set_value(one)
+  """Each Variable gets the array of the next: several calls do not undo each other."""
+  held = numeric(node)
+  values = [v.get_value() for v in held]
+  for v, value in zip(held, values[1:] + values[:1]):
+    v.set_value(value)
 
 
 def reshape(node, x, other):
@@ -241,14 +244,15 @@ BODIES = (
   give_back, make_new, nested, gradient, conditional, random, looped,
 )  # fmt: skip
 TREE, SIMPLE = {'graph': False}, {'graph': True, 'graph_updates': False}
-MODES = ({}, {}, {}, TREE, SIMPLE, {'donate_argnums': 0}, {**TREE, 'donate_argnums': 0})
+MODES = ({}, {}, {}, {}, {}, TREE, SIMPLE, {'donate_argnums': 0}, {**TREE, 'donate_argnums': 0})
 
 
 # ---- what can be observed ----
 
 
 class Numbers:
-  """Numbers objects by first sight, and keeps none of them alive."""
+  """Numbers objects by first sight. Keeps no node alive; a Variable, which can't be weakly
+  referenced, until `forget`."""
 
   def __init__(self):
     self.live: dict[int, tuple] = {}
@@ -257,9 +261,16 @@ class Numbers:
   def __call__(self, value) -> str:
     found = self.live.get(id(value))
     if found is None or found[0]() is not value:
-      self.live[id(value)] = found = (weakref.ref(value), f'#{self.given}')
+      ref = (lambda: value) if isinstance(value, nnx.Variable) else weakref.ref(value)
+      self.live[id(value)] = found = (ref, f'#{self.given}')
       self.given += 1
     return found[1]
+
+  def forget(self, others: set[int]) -> None:
+    """Lets go of the Variables that are not among `others`."""
+    self.live = {
+      at: found for at, found in self.live.items() if at in others or type(found[0]) is weakref.ref
+    }
 
   def alive(self) -> list[str]:
     return [number for ref, number in self.live.values() if ref() is not None]
@@ -304,6 +315,8 @@ class World:
   def seen(self) -> list[str]:
     """What there is now. A root that has grown too large, as copies of copies do, is dropped."""
     lines, kept = [], []
+    parts = [part for node in self.nodes for part in parts_of(node)]
+    self.numbers.forget({id(part) for part in parts})
     for node in self.nodes:
       try:
         shown = tree(node, self.numbers)
@@ -313,7 +326,36 @@ class World:
         kept.append(node)
       lines += shown
     self.nodes = kept or [Linear(2)]
-    return [*lines, f'traces {self.traces}', f'contexts {contexts()}']
+    return [*lines, f'arrays {together(parts)}', f'traces {self.traces}', f'contexts {contexts()}']
+
+
+def parts_of(node, met: dict | None = None) -> list:
+  """All that lies below `node`, itself too, each once."""
+  met = {} if met is None else met
+  if id(node) not in met:
+    met[id(node)] = node
+    if isinstance(node, nnx.Variable):
+      parts_of(node.get_raw_value(), met)
+    elif isinstance(node, (nnx.Pytree, Registered)):
+      [parts_of(child, met) for child in list(vars(node).values())]
+    elif isinstance(node, (list, tuple, dict)):
+      [parts_of(child, met) for child in (node.values() if isinstance(node, dict) else node)]
+  return list(met.values())
+
+
+def together(parts: list) -> list[list[int]]:
+  """Which holders share an array, among those that were met one after the other."""
+  held: dict[int, list[int]] = {}
+  for i, part in enumerate(parts):
+    values = [part.get_raw_value()] if isinstance(part, nnx.Variable) else arrays_in(part)
+    for value in values:
+      if isinstance(value, jax.Array):
+        held.setdefault(id(value), []).append(i)
+  return [holders for holders in held.values() if len(holders) > 1]
+
+
+def arrays_in(part) -> list:
+  return list(vars(part).values()) if isinstance(part, nnx.Pytree) else []
 
 
 def told(value, numbers: Numbers) -> list[str]:
@@ -446,8 +488,10 @@ def delete_value(world, at, which, *_):
 
 
 def call(world, body, mode, at, x):
-  step, node, other = world.function(body, mode), world.node(at), world.node(at + 1 + x // 8)
-  check = as_tree if MODES[mode % len(MODES)] else len
+  node, other = world.node(at), world.node(at + 1 + x // 8)
+  large = too_large([node, other])
+  step = world.function(body, 0 if large else mode)
+  check = as_tree if MODES[mode % len(MODES)] and not large else len
   world.called = node
   world.again = lambda: check([node, other]) and step(node, XS[x % len(XS)](), other)
   return world.again()
@@ -456,16 +500,17 @@ def call(world, body, mode, at, x):
 def call_again(world, body, mode, at, x):
   """As a training loop does."""
   call(world, body, mode, at, x)
-  return repeat(world)
+  return repeat(world, 1 + at // 2)
 
 
-def repeat(world, *_):
-  return [world.again() for _ in range(3)][-1]
+def repeat(world, times=2, *_):
+  return [world.again() for _ in range(1 + times % 3)][-1]
 
 
 def call_bound(world, body, which, at, x):
   """By cached_partial or jit_partial, over a node that is bound once."""
   node, other = world.node(at), world.node(at + 1)
+  which = 0 if too_large(node) else which
   key, check = (body % len(BODIES), which % 3, id(node)), as_tree if which % 3 else len
   if key not in world.bound:
     check([node])
