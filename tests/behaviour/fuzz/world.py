@@ -146,11 +146,14 @@ def copy_across(node, x, other):
 
 
 def exchange(node, x, other):
-  """Each Variable gets the array of the next: several calls do not undo each other."""
-  held = numeric(node)
-  values = [v.get_value() for v in held]
-  for v, value in zip(held, values[1:] + values[:1]):
-    v.set_value(value)
+  """Each Variable gets the array of the next one of its kind, so that a plan fits the next call."""
+  kinds: dict[tuple, list] = {}
+  for v in numeric(node):
+    kinds.setdefault((v.get_value().shape, v.get_value().dtype), []).append(v)
+  for held in kinds.values():
+    values = [v.get_value() for v in held]
+    for v, value in zip(held, values[1:] + values[:1]):
+      v.set_value(value)
 
 
 def reshape(node, x, other):
