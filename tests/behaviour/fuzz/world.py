@@ -247,7 +247,7 @@ BODIES = (
   give_back, make_new, nested, gradient, conditional, random, looped,
 )  # fmt: skip
 TREE, SIMPLE = {'graph': False}, {'graph': True, 'graph_updates': False}
-MODES = ({}, {}, {}, {}, {}, TREE, SIMPLE, {'donate_argnums': 0}, {**TREE, 'donate_argnums': 0})
+MODES = (*[{}] * 5, TREE, SIMPLE, {'donate_argnums': 0}, {**TREE, 'donate_argnums': 0})
 
 
 # ---- what can be observed ----
@@ -269,7 +269,7 @@ class Numbers:
       self.given += 1
     return found[1]
 
-  def forget(self, others: set[int]) -> None:
+  def forget(self, others: tp.Collection[int]) -> None:
     """Lets go of the Variables that are not among `others`."""
     self.live = {
       at: found for at, found in self.live.items() if at in others or type(found[0]) is weakref.ref
@@ -303,7 +303,7 @@ class World:
 
   def function(self, body: int, mode: int):
     """The jitted function of a body in a mode, the same one each time."""
-    key = body % len(BODIES), mode % len(MODES)
+    key = body % len(BODIES), MODES.index(MODES[mode % len(MODES)])
     if key not in self.jitted:
       self.jitted[key] = nnx.jit(self.counted(BODIES[key[0]]), **MODES[key[1]])
     return self.jitted[key]
@@ -317,9 +317,10 @@ class World:
 
   def seen(self) -> list[str]:
     """What there is now. A root that has grown too large, as copies of copies do, is dropped."""
-    lines, kept = [], []
-    parts = [part for node in self.nodes for part in parts_of(node)]
-    self.numbers.forget({id(part) for part in parts})
+    lines, kept, parts = [], [], {}
+    for node in self.nodes:
+      parts_of(node, parts)
+    self.numbers.forget(parts.keys())
     for node in self.nodes:
       try:
         shown = tree(node, self.numbers)
@@ -329,36 +330,34 @@ class World:
         kept.append(node)
       lines += shown
     self.nodes = kept or [Linear(2)]
-    return [*lines, f'arrays {together(parts)}', f'traces {self.traces}', f'contexts {contexts()}']
+    return [*lines, f'arrays {together(parts.values())}', f'traces {self.traces}', f'contexts {contexts()}']
 
 
-def parts_of(node, met: dict | None = None) -> list:
-  """All that lies below `node`, itself too, each once."""
-  met = {} if met is None else met
+def children_of(node) -> list:
+  """What a node, a Variable or a container holds."""
+  if isinstance(node, nnx.Variable):
+    return [node.get_raw_value()]
+  if isinstance(node, (nnx.Pytree, Registered)):
+    return list(vars(node).values())
+  return list(node.values() if isinstance(node, dict) else node if isinstance(node, (list, tuple)) else ())
+
+
+def parts_of(node, met: dict[int, tp.Any]) -> None:
+  """Adds all that lies below `node`, itself too, each once."""
   if id(node) not in met:
     met[id(node)] = node
-    if isinstance(node, nnx.Variable):
-      parts_of(node.get_raw_value(), met)
-    elif isinstance(node, (nnx.Pytree, Registered)):
-      [parts_of(child, met) for child in list(vars(node).values())]
-    elif isinstance(node, (list, tuple, dict)):
-      [parts_of(child, met) for child in (node.values() if isinstance(node, dict) else node)]
-  return list(met.values())
+    for child in children_of(node):
+      parts_of(child, met)
 
 
-def together(parts: list) -> list[list[int]]:
+def together(parts: tp.Iterable) -> list[list[int]]:
   """Which holders share an array, among those that were met one after the other."""
   held: dict[int, list[int]] = {}
   for i, part in enumerate(parts):
-    values = [part.get_raw_value()] if isinstance(part, nnx.Variable) else arrays_in(part)
-    for value in values:
+    for value in children_of(part):
       if isinstance(value, jax.Array):
         held.setdefault(id(value), []).append(i)
   return [holders for holders in held.values() if len(holders) > 1]
-
-
-def arrays_in(part) -> list:
-  return list(vars(part).values()) if isinstance(part, nnx.Pytree) else []
 
 
 def told(value, numbers: Numbers) -> list[str]:
@@ -377,10 +376,8 @@ def too_large(node, left: list[int] | None = None) -> bool:
   """Whether `node` is more than a few hundred nodes as a tree, as a cycle is, and much sharing."""
   left = [LARGEST] if left is None else left
   left[0] -= 1
-  if isinstance(node, nnx.Variable) or not isinstance(node, (nnx.Pytree, Registered, list, tuple, dict)):
-    return left[0] < 0
-  children = node if isinstance(node, (list, tuple)) else (node if isinstance(node, dict) else vars(node)).values()
-  return left[0] < 0 or any(too_large(child, left) for child in list(children))
+  children = [] if isinstance(node, nnx.Variable) else children_of(node)
+  return left[0] < 0 or any(too_large(child, left) for child in children)
 
 
 def as_tree(node):
@@ -492,9 +489,8 @@ def delete_value(world, at, which, *_):
 
 def call(world, body, mode, at, x):
   node, other = world.node(at), world.node(at + 1 + x // 8)
-  large = too_large([node, other])
-  step = world.function(body, 0 if large else mode)
-  check = as_tree if MODES[mode % len(MODES)] and not large else len
+  mode = 0 if too_large([node, other]) else mode
+  step, check = world.function(body, mode), as_tree if MODES[mode % len(MODES)] else len
   world.called = node
   world.again = lambda: check([node, other]) and step(node, XS[x % len(XS)](), other)
   return world.again()
@@ -503,7 +499,7 @@ def call(world, body, mode, at, x):
 def call_again(world, body, mode, at, x):
   """As a training loop does."""
   call(world, body, mode, at, x)
-  return repeat(world, 1 + at // 2)
+  return repeat(world, at)
 
 
 def repeat(world, times=2, *_):
@@ -513,10 +509,9 @@ def repeat(world, times=2, *_):
 def call_bound(world, body, which, at, x):
   """By cached_partial or jit_partial, over a node that is bound once."""
   node, other = world.node(at), world.node(at + 1)
-  which = 0 if too_large(node) else which
+  which = 0 if too_large([node]) else which
   key, check = (body % len(BODIES), which % 3, id(node)), as_tree if which % 3 else len
   if key not in world.bound:
-    check([node])
     f = world.counted(BODIES[key[0]])
     make = (
       lambda: nnx.cached_partial(nnx.jit(f), node),
