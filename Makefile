@@ -14,7 +14,7 @@ SOURCES := $(shell find flax fork -name '*.py' -o -name '*.pyx' -o -name '*.pxd'
 PIP := -m pip --disable-pip-version-check --quiet
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test test-all unit fuzz upstream lint develop checked wheels bench clean python
+.PHONY: demo test test-all unit fuzz fuzz-develop planted upstream lint develop checked wheels bench clean python
 .DELETE_ON_ERROR:
 
 python:
@@ -37,6 +37,13 @@ unit: $(ENV)/.installed
 # Random programs on both twins: FUZZ_SECONDS, FUZZ_SEED.
 fuzz: $(ENV)/.installed
 	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} $(ENV)/bin/python -P -m pytest tests/behaviour/fuzz -q -s -p no:cacheprovider
+
+fuzz-develop:
+	$(DEV)/bin/python -P -m pytest tests/behaviour/fuzz -q -s -p no:cacheprovider
+
+# Whether the random programs find faults: each of tests/planted is built into a copy, and has to be found.
+planted: python
+	$(PYTHON) tests/planted/run.py
 
 upstream: $(ENV)/.installed
 	$(ENV)/bin/python tests/upstream/run.py $(ENV)/bin/python --smoke

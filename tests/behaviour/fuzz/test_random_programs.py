@@ -19,6 +19,8 @@ WORLD = str(pathlib.Path(__file__).with_name('world.py'))
 SECONDS = float(os.environ.get('FUZZ_SECONDS', '15'))
 SEED = int(os.environ.get('FUZZ_SEED', '0'))
 PROGRAMS = 40  # of each seed
+SHORTEN = os.environ.get('FUZZ_SHORTEN') != '0'  # a program that fails, which takes minutes
+PHASES = [hypothesis.Phase.generate, *[hypothesis.Phase.shrink] * SHORTEN]
 TWINS = {name: Twin(name, patience=60) for name in SWITCH}
 KNOWN: dict[str, list] = {}  # programs that once found a fault
 
@@ -64,6 +66,7 @@ def test_random():
       deadline=None,
       database=None,
       print_blob=False,
+      phases=PHASES,
       suppress_health_check=list(hypothesis.HealthCheck),
     )
     hypothesis.seed(seed)(every(hypothesis.given(programs)(compare)))()

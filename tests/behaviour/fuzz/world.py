@@ -21,6 +21,7 @@ from zoo import GRAPHS, Counter, Linear, Registered
 gc.freeze()  # what was imported is not looked at in each collection
 NODES = 5  # at most that many roots at once
 LARGEST = 300  # nodes below one root, counted as in a tree
+HELD = 3  # containers within nodes that the program holds too
 NAMES = ('a', 'b', 'kernel', 'layers', 'me', 'size', '_hidden', '0')
 KINDS = (
   'module', 'net', 'shared', 'cyclic', 'containers', 'marked', 'dataclass', 'hooked', 'own_flatten',
@@ -286,6 +287,7 @@ class World:
     self.traces: dict[str, int] = {}
     self.jitted: dict = {}
     self.bound: dict = {}
+    self.held: list = []
     self.forget_call()
 
   def forget_call(self) -> None:
@@ -330,6 +332,7 @@ class World:
         kept.append(node)
       lines += shown
     self.nodes = kept or [Linear(2)]
+    lines.append(f'held {[(id(one) in parts, len(one)) for one in self.held]}')
     return [*lines, f'arrays {together(parts.values())}', f'traces {self.traces}', f'contexts {contexts()}']
 
 
@@ -458,6 +461,14 @@ def edit_list(world, at, which, how, other):
 def variable_of(world, at, which):
   found = [v for _, v in nnx.iter_graph(world.node(at)) if isinstance(v, nnx.Variable)]
   return found[which % len(found)]
+
+
+def hold(world, at, which, *_):
+  """A list, dict or tuple from within a node, which a call may put another in the place of."""
+  parts: dict[int, tp.Any] = {}
+  parts_of(world.node(at), parts)
+  found = [part for part in parts.values() if type(part) in (list, dict, tuple)]
+  world.held = [found[which % len(found)], *world.held][:HELD]
 
 
 def set_value(world, at, which, payload, _):
@@ -592,6 +603,7 @@ def drop(world, at, *_):
     world.bound = {key: value for key, value in world.bound.items() if value[1] is not gone}
     del gone
   world.forget_call()
+  world.held.clear()
   world.seen()
   gc.collect()
   return world.numbers.alive()
@@ -599,6 +611,7 @@ def drop(world, at, *_):
 
 def drop_functions(world, *_):
   world.forget_call()
+  world.held.clear()
   world.jitted.clear()
   world.bound.clear()
   gc.collect()
@@ -607,7 +620,7 @@ def drop_functions(world, *_):
 
 CHANGES = (
   set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, share, edit_list,
-  set_value, set_item, set_metadata_of, delete_value, switch, update, clone, copy_value,
+  set_value, set_item, set_metadata_of, delete_value, switch, update, clone, copy_value, hold,
 )  # fmt: skip
 
 
@@ -625,7 +638,8 @@ OPERATIONS: dict[str, tp.Callable] = {
   f.__name__: f
   for f in (
     make, set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, share,
-    edit_list, set_value, copy_value, set_item, set_metadata_of, delete_value, call, call_again, repeat, disturb,
+    edit_list, hold, set_value, copy_value, set_item, set_metadata_of, delete_value, call, call_again, repeat,
+    disturb,
     call_bound, ask,
     split, state, update, pop, clone, compare, walk, tree_map, switch, duplicate, optimize, drop,
     drop_functions,
