@@ -206,8 +206,18 @@ def long_list():
   return nnx.List([nnx.Param(jnp.array(i)) for i in range(12)] + ['static'])
 
 
+class Alike(nnx.Module):
+  """Variables of one shape that differ in what they hold."""
+
+  def __init__(self):
+    self.a, self.b, self.c = [nnx.Param(jnp.array([i, 0.5])) for i in (1.0, 2.0, 3.0)]
+    self.number = nnx.Variable(2.5)
+    self.pair = nnx.data([Counter(jnp.array([4.0, 0.5])), nnx.Param(jnp.array([5.0, 0.5]))])
+
+
 GRAPHS = {
   'empty': Empty,
+  'alike': Alike,
   'module': lambda: Linear(2),
   'net': Net,
   'shared': Shared,

@@ -26,7 +26,7 @@ NAMES = ('a', 'b', 'kernel', 'layers', 'me', 'size', '_hidden', '0')
 KINDS = (
   'module', 'net', 'shared', 'cyclic', 'containers', 'marked', 'dataclass', 'hooked', 'own_flatten',
   'optimizer', 'layers', 'reordered', 'long_list', 'nnx_dict', 'rngs', 'metric', 'empty', 'variable',
-  'registered', 'named_tuple', 'payloads', 'refs', 'hijax', 'plain_list', 'plain_dict', 'tuple',
+  'registered', 'named_tuple', 'payloads', 'refs', 'hijax', 'plain_list', 'plain_dict', 'tuple', 'alike', 'alike',
 )  # fmt: skip
 FILTERS = (
   nnx.Param,
@@ -36,6 +36,8 @@ FILTERS = (
   nnx.Not(nnx.Param),
   nnx.Any(Counter, nnx.BatchStat),
   nnx.PathContains('kernel'),
+  nnx.Variable,
+  nnx.RngState,
   lambda path, value: len(path) > 1,
 )
 
@@ -242,10 +244,10 @@ def looped(node, x, other):
   return nnx.fori_loop(0, 3, lambda i, n: (write_all(n, x, n), n)[1], node)
 
 
-BODIES = (
-  read, touch_nothing, write_all, write_first, write_other, write_same_back, copy_across, exchange,
-  reshape, add, remove, rename, graft, change_static, set_metadata, fail_late, fail_on_three,
-  give_back, make_new, nested, gradient, conditional, random, looped,
+BODIES = (  # the first ones are drawn twice as often
+  read, exchange, write_all, write_first, write_other, write_same_back, copy_across, conditional,
+  touch_nothing, reshape, add, remove, rename, graft, change_static, set_metadata, fail_late, fail_on_three,
+  give_back, make_new, nested, gradient, random, looped,
 )  # fmt: skip
 TREE, SIMPLE = {'graph': False}, {'graph': True, 'graph_updates': False}
 MODES = (*[{}] * 5, TREE, SIMPLE, {'donate_argnums': 0}, {**TREE, 'donate_argnums': 0})
@@ -438,6 +440,16 @@ def move_attribute(world, at, name, *_):
   setattr(node, name, value)
 
 
+def rename_attribute(world, at, which, name, _):
+  """The last one keeps its place in `vars`."""
+  node = world.node(at)
+  names = attributes_of(node)
+  old = names[-1 if which % 2 else which % len(names)]
+  value = getattr(node, old)
+  delattr(node, old)
+  setattr(node, NAMES[name % len(NAMES)], value)
+
+
 def share(world, at, other, which, name):
   """A node or Variable from within one root in another."""
   parts = [v for _, v in nnx.iter_graph(world.node(other)) if isinstance(v, (nnx.Pytree, nnx.Variable))]
@@ -558,8 +570,12 @@ def state(world, at, which, *_):
   return nnx.state(world.node(at), FILTERS[which % len(FILTERS)])
 
 
-def update(world, at, other, which, _):
-  nnx.update(world.node(at), nnx.state(world.node(other), FILTERS[which % len(FILTERS)]))
+def update(world, at, other, which, how):
+  """From what another node has, as Variables or as plain values, and with other numbers."""
+  state = nnx.state(world.node(other), FILTERS[which % len(FILTERS)])
+  if how % 3:
+    state = jax.tree.map(lambda x: x + 2 if is_numeric(x) else 4 if type(x) is float else x, state)
+  nnx.update(world.node(at), nnx.to_pure_dict(state) if how % 2 else state)
 
 
 def pop(world, at, which, *_):
@@ -619,8 +635,8 @@ def drop_functions(world, *_):
 
 
 CHANGES = (
-  set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, share, edit_list,
-  set_value, set_item, set_metadata_of, delete_value, switch, update, clone, copy_value, hold,
+  set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, rename_attribute, share,
+  edit_list, set_value, set_item, set_metadata_of, delete_value, switch, update, clone, copy_value, hold,
 )  # fmt: skip
 
 
@@ -637,7 +653,7 @@ Step = tuple[str, tuple[int, int, int, int]]
 OPERATIONS: dict[str, tp.Callable] = {
   f.__name__: f
   for f in (
-    make, set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, share,
+    make, set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, rename_attribute, share,
     edit_list, hold, set_value, copy_value, set_item, set_metadata_of, delete_value, call, call_again, repeat,
     disturb,
     call_bound, ask,
