@@ -16,7 +16,7 @@ import numpy as np
 import optax
 from flax import nnx
 from telling import contexts, plain, tree, value_of
-from zoo import GRAPHS, Counter, Linear, Registered
+from zoo import GRAPHS, Alike, Counter, Linear, Registered
 
 gc.freeze()  # what was imported is not looked at in each collection
 NODES = 5  # at most that many roots at once
@@ -284,7 +284,7 @@ class Numbers:
 
 class World:
   def __init__(self):
-    self.nodes: list = [Linear(2)]
+    self.nodes: list = [Alike(), Linear(2)]
     self.numbers = Numbers()
     self.traces: dict[str, int] = {}
     self.jitted: dict = {}
@@ -450,6 +450,19 @@ def rename_attribute(world, at, which, name, _):
   setattr(node, NAMES[name % len(NAMES)], value)
 
 
+def rename_key(world, at, which, name, _):
+  """Of a dict within a node, or of a Variable's metadata: the last one keeps its value."""
+  parts: dict[int, tp.Any] = {}
+  parts_of(world.node(at), parts)
+  found = [part for part in parts.values() if (type(part) is dict and part) or isinstance(part, nnx.Variable)]
+  part = found[which % len(found)]
+  mapping = part if type(part) is dict else part.get_metadata()
+  _, value = mapping.popitem()
+  mapping[NAMES[name % len(NAMES)]] = value
+  if mapping is not part:
+    part.set_metadata(mapping)
+
+
 def share(world, at, other, which, name):
   """A node or Variable from within one root in another."""
   parts = [v for _, v in nnx.iter_graph(world.node(other)) if isinstance(v, (nnx.Pytree, nnx.Variable))]
@@ -503,7 +516,7 @@ def set_metadata_of(world, at, which, value, how):
   if how % 3:
     variable.set_metadata(note=STATICS[value % len(STATICS)]())
   else:
-    variable.get_metadata()['note'] = 'mutated'
+    variable._var_metadata['note'] = 'mutated'  # in place; get_metadata gives a copy
 
 
 def delete_value(world, at, which, *_):
@@ -635,8 +648,8 @@ def drop_functions(world, *_):
 
 
 CHANGES = (
-  set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, rename_attribute, share,
-  edit_list, set_value, set_item, set_metadata_of, delete_value, switch, update, clone, copy_value, hold,
+  set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, rename_attribute, rename_key,
+  share, edit_list, set_value, set_item, set_metadata_of, delete_value, switch, update, clone, copy_value, hold,
 )  # fmt: skip
 
 
@@ -653,8 +666,8 @@ Step = tuple[str, tuple[int, int, int, int]]
 OPERATIONS: dict[str, tp.Callable] = {
   f.__name__: f
   for f in (
-    make, set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, rename_attribute, share,
-    edit_list, hold, set_value, copy_value, set_item, set_metadata_of, delete_value, call, call_again, repeat,
+    make, set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, rename_attribute, rename_key,
+    share, edit_list, hold, set_value, copy_value, set_item, set_metadata_of, delete_value, call, call_again, repeat,
     disturb,
     call_bound, ask,
     split, state, update, pop, clone, compare, walk, tree_map, switch, duplicate, optimize, drop,

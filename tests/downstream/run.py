@@ -1,0 +1,138 @@
+"""Runs the suites of projects that use flax.nnx, under upstream and under this, and compares each test.
+
+  python tests/downstream/run.py [--wheel FILE] [project ...]
+
+The wheel is the newest one in dist/ for this Python unless one is named. Each project of projects.toml
+gets two environments in .venv/, with the same releases of everything but flax; its suite comes from
+its sdist on PyPI, verified by hash. Ends with 1 where a test passes under upstream and not under
+this. Minutes for each project, most of them spent installing.
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tarfile
+import tempfile
+import tomllib
+import xml.etree.ElementTree as ET
+
+HERE = pathlib.Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+PROJECTS = tomllib.loads((HERE / 'projects.toml').read_text())
+LINE = '{}.{}'.format(*sys.version_info)
+PIP = ['-m', 'pip', '--disable-pip-version-check', '--quiet']
+PATIENCE = 1800  # seconds that a suite may take
+
+
+def new_environment(name: str) -> str:
+  """The Python of an environment in .venv/, emptied if it was there."""
+  folder = ROOT / '.venv' / name
+  subprocess.run([sys.executable, '-m', 'venv', '--clear', str(folder)], check=True)
+  return str(folder / 'bin' / 'python')
+
+
+def frozen(python: str) -> str:
+  """What an environment has, but for flax."""
+  lines = subprocess.check_output([python, *PIP, 'freeze'], text=True).splitlines()
+  return '\n'.join(line for line in lines if '==' in line and not line.startswith('flax==')) + '\n'
+
+
+def sdist(project: str, wanted: dict, folder: pathlib.Path) -> pathlib.Path:
+  """The project's archive, which pip verifies."""
+  requirement = folder / 'requirement.txt'
+  requirement.write_text(f'{project}=={wanted["version"]} --hash=sha256:{wanted["sha256"]}\n')
+  subprocess.run(
+    [sys.executable, *PIP, 'download', '--no-deps', '--no-binary', ':all:', '--require-hashes',
+     '-r', str(requirement), '-d', str(folder)],
+    check=True,
+  )  # fmt: skip
+  return next(folder.glob('*.tar.gz'))
+
+
+def environments(project: str, wanted: dict, archive: pathlib.Path, wheel: str) -> dict[str, str]:
+  """Two Pythons, with upstream and with this."""
+  release = wheel_release(wheel)
+  upstream = new_environment(f'downstream-{project}-upstream-{LINE}')
+  subprocess.run(
+    [upstream, *PIP, 'install', str(archive), f'flax=={release}', 'pytest', 'pytest-xdist', *wanted['needs']],
+    check=True,
+  )
+  fork = new_environment(f'downstream-{project}-fork-{LINE}')
+  with tempfile.NamedTemporaryFile('w', suffix='.txt') as same:
+    same.write(frozen(upstream))
+    same.flush()
+    subprocess.run([fork, *PIP, 'install', '-r', same.name, '--no-deps', str(archive), wheel], check=True)
+  return {'upstream': upstream, 'fork': fork}
+
+
+def wheel_release(wheel: str) -> str:
+  """The upstream release that a wheel is of: '0.12.12' of 'flax-0.12.12+fast.1-cp313-...'."""
+  return pathlib.Path(wheel).name.split('-')[1].split('+')[0]
+
+
+def outcomes(python: str, wanted: dict, tests: pathlib.Path) -> dict[str, str]:
+  """test -> passed, skipped or failed; a crash shows in the tests that are missing."""
+  report = tests / f'{pathlib.Path(python).parents[1].name}.xml'
+  left_out = ['-k', wanted['left_out']] if 'left_out' in wanted else []
+  subprocess.run(
+    [python, '-m', 'pytest', '-q', '-p', 'no:cacheprovider', '-n', '2', f'--junitxml={report}', *left_out,
+     *wanted['tests']],
+    cwd=tests, env={**os.environ, 'JAX_PLATFORMS': 'cpu'}, timeout=PATIENCE,
+    stdout=report.with_suffix('.log').open('w'), stderr=subprocess.STDOUT,
+  )  # fmt: skip
+  if not report.exists():
+    raise RuntimeError(report.with_suffix('.log').read_text()[-3000:])
+  return {
+    f'{case.get("classname")}::{case.get("name")}': outcome(case)
+    for case in ET.parse(report).getroot().iter('testcase')
+  }
+
+
+def outcome(case: ET.Element) -> str:
+  kinds = {child.tag for child in case}
+  return 'failed' if kinds & {'failure', 'error'} else 'skipped' if 'skipped' in kinds else 'passed'
+
+
+def tried(project: str, wheel: str) -> list[str]:
+  """The tests that upstream passes and this does not; prints a line of counts."""
+  wanted = PROJECTS[project]
+  with tempfile.TemporaryDirectory() as scratch:
+    archive = sdist(project, wanted, pathlib.Path(scratch))
+    pythons = environments(project, wanted, archive, wheel)
+    with tarfile.open(archive) as tar:
+      tar.extractall(scratch, filter='data')
+    tests = pathlib.Path(scratch, archive.name.removesuffix('.tar.gz'))
+    found = {name: outcomes(python, wanted, tests) for name, python in pythons.items()}
+  for name, each in found.items():
+    counts = {kind: list(each.values()).count(kind) for kind in ('passed', 'skipped', 'failed')}
+    print(f'{project} {wanted["version"]} ({name}): {counts}', flush=True)
+  return [
+    test for test, kind in found['upstream'].items()
+    if kind == 'passed' and found['fork'].get(test) != 'passed'
+  ]  # fmt: skip
+
+
+def newest_wheel() -> str:
+  tag = 'cp{}{}'.format(*sys.version_info)
+  wheels = sorted((ROOT / 'dist').rglob(f'flax-*-{tag}-*.whl'), key=lambda path: path.stat().st_mtime)
+  if not wheels:
+    sys.exit(f'no wheel for Python {LINE} in dist/: run make wheels')
+  return str(wheels[-1])
+
+
+def main() -> int:
+  parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('projects', nargs='*', default=list(PROJECTS))
+  parser.add_argument('--wheel', default=None)
+  options = parser.parse_args()
+  wheel = options.wheel or newest_wheel()
+  lost = {project: tried(project, wheel) for project in options.projects}
+  for project, tests in lost.items():
+    print(*[f'{project}: passes under upstream only: {test}' for test in tests], sep='\n', end='')
+  return 1 if any(lost.values()) else 0
+
+
+if __name__ == '__main__':
+  sys.exit(main())
