@@ -14,7 +14,7 @@ SOURCES := $(shell find flax fork -name '*.py' -o -name '*.pyx' -o -name '*.pxd'
 PIP := -m pip --disable-pip-version-check --quiet
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test test-all unit fuzz fuzz-develop planted upstream lint develop checked wheels bench clean python
+.PHONY: demo test test-all unit fuzz fuzz-develop planted downstream upstream lint develop checked wheels bench clean python
 .DELETE_ON_ERROR:
 
 python:
@@ -31,8 +31,9 @@ test: python lint $(ENV)/.installed
 	$(MAKE) --no-print-directory unit upstream PYTHON=$(PYTHON)
 	@echo "make test: all of it passed on Python $(VERSION) ($(LINE) line)"
 
+TESTS ?= tests
 unit: $(ENV)/.installed
-	$(ENV)/bin/python -P -m pytest tests -q -p no:cacheprovider -n 2 --dist loadfile
+	$(ENV)/bin/python -P -m pytest $(TESTS) -q -p no:cacheprovider -n 2 --dist loadfile
 
 # Random programs on both twins: FUZZ_SECONDS, FUZZ_SEED.
 fuzz: $(ENV)/.installed
@@ -44,6 +45,10 @@ fuzz-develop:
 # Whether the random programs find faults: each of tests/planted is built into a copy, and has to be found.
 planted: python
 	$(PYTHON) tests/planted/run.py
+
+# The suites of projects that use flax.nnx, under upstream and under the wheel of $(ENV).
+downstream: $(ENV)/.installed
+	$(PYTHON) tests/downstream/run.py
 
 upstream: $(ENV)/.installed
 	$(ENV)/bin/python tests/upstream/run.py $(ENV)/bin/python --smoke
