@@ -19,7 +19,7 @@ import pytest
 from flax import nnx
 from telling import Names, contexts, error_of, plain, tree, value_of
 from together import in_threads
-from ways import jitted_by_way
+from ways import WAYS, jitted_by_way
 from zoo import Counter, Empty, Linear, Net, Shared, refs
 
 X = jnp.ones(2)
@@ -493,6 +493,26 @@ def test_references(say):
     say(value_of(step(node)), *tree(node, names))
   graphdef, state = nnx.split(node)
   say(plain(graphdef), error_of(lambda: say(*tree(nnx.merge(graphdef, nnx.as_pure(state))))))
+
+
+@pytest.mark.parametrize('way', [*WAYS, 'cached_partial'])
+@pytest.mark.parametrize('held', [None, {'x': X, 'y': None}], ids=['none', 'tree'])
+def test_variables_without_an_array(say, way, held):
+  """Several that hold None or a tree of arrays, before and between arrays that stay and that change."""
+  net = Empty()
+  for i, value in enumerate((None, 1.0, None, held, None, 2.0, held, 3.0, None)):
+    setattr(net, f'v{i}', nnx.Param(jnp.array(value) if type(value) is float else value))
+
+  def step(net):
+    net.v5[...] += net.v1[...]
+    return net.v7[...]
+
+  _, call = jitted_by_way(step, way, net)
+  for _ in range(3):
+    say(error_of(lambda: say(value_of(call()))), *tree(net))
+  net.v4.set_value(jnp.array(4.0))
+  net.v7.set_value(None)
+  say(error_of(call), *tree(net))
 
 
 def test_containers_are_rebuilt(say):

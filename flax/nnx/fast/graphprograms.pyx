@@ -71,9 +71,11 @@ cdef Record record_of(list splits, list leaves, object treedef):
   cdef dict inputs = {}
   cdef dict times = {}
   cdef Split split
+  cdef Py_ssize_t place = 0
   for split in splits:
-    for leaf in split.leaves:
-      inputs[id(leaf)] = len(inputs)
+    for leaf in split.leaves:   # among them None, as often as a Variable holds it
+      inputs[id(leaf)] = place
+      place += 1
   for leaf in leaves:
     times[id(leaf)] = times.get(id(leaf), 0) + 1
   record.sources = []
