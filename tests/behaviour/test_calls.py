@@ -420,6 +420,22 @@ def test_inside_other_transforms(say):
   say(value_of(nnx.fori_loop(0, 3, lambda i, c: (c[0], c[1] + c[0](X)), (net, X))[1]), *tree(net))
 
 
+@pytest.mark.parametrize('way', WAYS)
+def test_closures_over_tracers(say, way):
+  """A static function that captured a value of the transform that the call stands in."""
+  step = nnx.jit(lambda net, x: net.scale(x) + net.a[...], **WAYS[way])
+  static = nnx.jit(lambda net, x, n: net.scale(x) * n, static_argnames='n', **WAYS[way])
+
+  def total(k):
+    net = Empty()
+    net.a, net.scale = nnx.Param(k + 1), lambda x: x * k
+    return jnp.sum(step(net, X)) + jnp.sum(static(net, X, n=3))
+
+  for transform in (lambda f: f, jax.jit, jax.grad, lambda f: jax.jit(jax.grad(f)), lambda f: f):
+    say(error_of(lambda: say(value_of(transform(total)(2.0)))))
+    say(error_of(lambda: say(value_of(transform(total)(jnp.array(3.0))))), contexts())
+
+
 def test_training_step(say):
   net = Net(3)
   optimizer = nnx.Optimizer(net, optax.adam(1e-2), wrt=nnx.Param)

@@ -129,7 +129,9 @@ cdef class Program:
   cdef tuple replayed(self, tuple args, dict kwargs):
     """What the other one gives for these tracers, by its trace."""
     traced = (self.outer if self.leader is OUTER else self.full).trace(*args, **kwargs)
-    outs = jaxpr_as_fun(traced.jaxpr)(*jax.tree.leaves(self.dynamic(args, kwargs)))
+    leaves = jax.tree.leaves(self.dynamic(args, kwargs))
+    # What the function captured of an outer trace, as a static function's closure does, comes first.
+    outs = jaxpr_as_fun(traced.jaxpr)(*traced._consts, *leaves)
     return tree_unflatten(jax.tree.structure(traced.out_info), outs)
 
 
