@@ -35,12 +35,13 @@ TESTS ?= tests
 unit: $(ENV)/.installed
 	$(ENV)/bin/python -P -m pytest $(TESTS) -q -p no:cacheprovider -n 2 --dist loadfile
 
-# Random programs on both twins: FUZZ_SECONDS, FUZZ_SEED.
+# Random programs on both twins: FUZZ_SECONDS, FUZZ_SEED. On the installed wheel, or on what `make develop` made.
+FUZZ := -P -m pytest tests/behaviour/fuzz -q -s -p no:cacheprovider
 fuzz: $(ENV)/.installed
-	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} $(ENV)/bin/python -P -m pytest tests/behaviour/fuzz -q -s -p no:cacheprovider
+	FUZZ_SECONDS=$${FUZZ_SECONDS:-600} $(ENV)/bin/python $(FUZZ)
 
 fuzz-develop:
-	$(DEV)/bin/python -P -m pytest tests/behaviour/fuzz -q -s -p no:cacheprovider
+	$(DEV)/bin/python $(FUZZ)
 
 # Whether the random programs find faults: each of tests/planted is built into a copy, and has to be found.
 planted: python
@@ -48,7 +49,7 @@ planted: python
 
 # The suites of projects that use flax.nnx, under upstream and under the wheel of $(ENV).
 downstream: $(ENV)/.installed
-	$(PYTHON) tests/downstream/run.py
+	$(PYTHON) tests/downstream/run.py $(WHEELS)/flax-*.whl
 
 upstream: $(ENV)/.installed
 	$(ENV)/bin/python tests/upstream/run.py $(ENV)/bin/python --smoke

@@ -1,11 +1,11 @@
 """Runs the suites of projects that use flax.nnx, under upstream and under this, and compares each test.
 
-  python tests/downstream/run.py [--wheel FILE] [project ...]
+  python tests/downstream/run.py WHEEL [project ...]
 
-The wheel is the newest one in dist/ for this Python unless one is named. Each project of projects.toml
-gets two environments in .venv/, with the same releases of everything but flax; its suite comes from
-its sdist on PyPI, verified by hash. Ends with 1 where a test passes under upstream and not under
-this. Minutes for each project, most of them spent installing.
+The wheel is one for this Python. Each project of projects.toml gets two environments in .venv/, with
+the same releases of everything but flax; its suite comes from its sdist on PyPI, verified by hash. Ends
+with 1 where a test passes under upstream and not under this. Minutes for each project, most of them
+spent installing.
 """
 
 import argparse
@@ -16,9 +16,12 @@ import sys
 import tarfile
 import tempfile
 import tomllib
-import xml.etree.ElementTree as ET
 
 HERE = pathlib.Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+import reports  # noqa: E402
+
 ROOT = HERE.parents[1]
 PROJECTS = tomllib.loads((HERE / 'projects.toml').read_text())
 LINE = '{}.{}'.format(*sys.version_info)
@@ -72,8 +75,8 @@ def wheel_release(wheel: str) -> str:
   return pathlib.Path(wheel).name.split('-')[1].split('+')[0]
 
 
-def outcomes(python: str, wanted: dict, tests: pathlib.Path) -> dict[str, str]:
-  """test -> passed, skipped or failed; a crash shows in the tests that are missing."""
+def run_suite(python: str, wanted: dict, tests: pathlib.Path) -> dict[str, str]:
+  """test -> passed, skipped or failed."""
   report = tests / f'{pathlib.Path(python).parents[1].name}.xml'
   left_out = ['-k', wanted['left_out']] if 'left_out' in wanted else []
   subprocess.run(
@@ -84,15 +87,7 @@ def outcomes(python: str, wanted: dict, tests: pathlib.Path) -> dict[str, str]:
   )  # fmt: skip
   if not report.exists():
     raise RuntimeError(report.with_suffix('.log').read_text()[-3000:])
-  return {
-    f'{case.get("classname")}::{case.get("name")}': outcome(case)
-    for case in ET.parse(report).getroot().iter('testcase')
-  }
-
-
-def outcome(case: ET.Element) -> str:
-  kinds = {child.tag for child in case}
-  return 'failed' if kinds & {'failure', 'error'} else 'skipped' if 'skipped' in kinds else 'passed'
+  return dict(reports.outcomes(report))
 
 
 def tried(project: str, wheel: str) -> list[str]:
@@ -107,7 +102,7 @@ def tried(project: str, wheel: str) -> list[str]:
     with tarfile.open(archive) as tar:
       tar.extractall(scratch, filter='data')
     tests = pathlib.Path(scratch, archive.name.removesuffix('.tar.gz'))
-    found = {name: outcomes(python, wanted, tests) for name, python in pythons.items()}
+    found = {name: run_suite(python, wanted, tests) for name, python in pythons.items()}
   for name, each in found.items():
     counts = {kind: list(each.values()).count(kind) for kind in ('passed', 'skipped', 'failed')}
     print(f'{project} {wanted["version"]} ({name}): {counts}', flush=True)
@@ -117,21 +112,12 @@ def tried(project: str, wheel: str) -> list[str]:
   ]  # fmt: skip
 
 
-def newest_wheel() -> str:
-  tag = 'cp{}{}'.format(*sys.version_info)
-  wheels = sorted((ROOT / 'dist').rglob(f'flax-*-{tag}-*.whl'), key=lambda path: path.stat().st_mtime)
-  if not wheels:
-    sys.exit(f'no wheel for Python {LINE} in dist/: run make wheels')
-  return str(wheels[-1])
-
-
 def main() -> int:
   parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+  parser.add_argument('wheel')
   parser.add_argument('projects', nargs='*', default=list(PROJECTS))
-  parser.add_argument('--wheel', default=None)
   options = parser.parse_args()
-  wheel = options.wheel or newest_wheel()
-  lost = {project: tried(project, wheel) for project in options.projects}
+  lost = {project: tried(project, options.wheel) for project in options.projects}
   for project, tests in lost.items():
     for test in tests:
       print(f'{project}: passes under upstream only: {test}')

@@ -15,11 +15,12 @@ import sys
 import tarfile
 import tempfile
 import tomllib
-import xml.etree.ElementTree as ET
 
 HERE = pathlib.Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-sys.path.insert(0, str(ROOT))
+sys.path[:0] = str(ROOT), str(HERE.parent)
+
+import reports  # noqa: E402
 
 from fork import archive, pin  # noqa: E402
 
@@ -76,13 +77,11 @@ def start(python: str, tests: pathlib.Path, paths: list[str], twin: str, report:
   )
 
 
-def outcome(report: pathlib.Path) -> dict[str, list[str]]:
+def by_outcome(report: pathlib.Path) -> dict[str, list[str]]:
   """Test names by outcome."""
   found = {'passed': [], 'skipped': [], 'failed': []}
-  for case in ET.parse(report).getroot().iter('testcase'):
-    kinds = {child.tag for child in case}
-    kind = 'failed' if kinds & {'failure', 'error'} else 'skipped' if 'skipped' in kinds else 'passed'
-    found[kind].append(f'{case.get("classname")}::{case.get("name")}')
+  for name, kind in reports.outcomes(report):
+    found[kind].append(name)
   return found
 
 
@@ -144,7 +143,7 @@ def settle(twin, process, report, expected, pinned, part, record) -> bool:
   if not report.exists():
     print(report.with_suffix('.log').read_text()[-3000:])
     return False
-  found = outcome(report)
+  found = by_outcome(report)
   if record:
     print(f'[{pinned.version!r}.{part}]\npassed = {len(found["passed"])}\nskipped = {found["skipped"]}')
   wrong = differences(found, expected)

@@ -169,17 +169,21 @@ def add(node, x, other):
   return node.added
 
 
+def put_last(node, old: str, new: str) -> None:
+  """An attribute's value under another name, or the same, at the end of `vars`."""
+  value = getattr(node, old)
+  delattr(node, old)
+  setattr(node, new, value)
+
+
 def remove(node, x, other):
   for name in attributes_of(node)[-1:]:
     delattr(node, name)
 
 
 def rename(node, x, other):
-  names = attributes_of(node)
-  if names:
-    value = getattr(node, names[0])
-    delattr(node, names[0])
-    setattr(node, names[0] + '_', value)
+  for name in attributes_of(node)[:1]:
+    put_last(node, name, name + '_')
 
 
 def graft(node, x, other):
@@ -355,6 +359,13 @@ def parts_of(node, met: dict[int, tp.Any]) -> None:
       parts_of(child, met)
 
 
+def below(node) -> list:
+  """All that lies below one node, itself too."""
+  met: dict[int, tp.Any] = {}
+  parts_of(node, met)
+  return list(met.values())
+
+
 def together(parts: tp.Iterable) -> list[list[int]]:
   """Which holders share an array, among those that were met one after the other."""
   held: dict[int, list[int]] = {}
@@ -434,27 +445,19 @@ def move_attribute(world, at, name, *_):
   """To the end of `vars`."""
   node = world.node(at)
   names = attributes_of(node)
-  name = names[name % len(names)]
-  value = getattr(node, name)
-  delattr(node, name)
-  setattr(node, name, value)
+  put_last(node, names[name % len(names)], names[name % len(names)])
 
 
 def rename_attribute(world, at, which, name, _):
   """The last one keeps its place in `vars`."""
   node = world.node(at)
   names = attributes_of(node)
-  old = names[-1 if which % 2 else which % len(names)]
-  value = getattr(node, old)
-  delattr(node, old)
-  setattr(node, NAMES[name % len(NAMES)], value)
+  put_last(node, names[-1 if which % 2 else which % len(names)], NAMES[name % len(NAMES)])
 
 
 def rename_key(world, at, which, name, _):
   """Of a dict within a node, or of a Variable's metadata: the last one keeps its value."""
-  parts: dict[int, tp.Any] = {}
-  parts_of(world.node(at), parts)
-  found = [part for part in parts.values() if (type(part) is dict and part) or isinstance(part, nnx.Variable)]
+  found = [part for part in below(world.node(at)) if (type(part) is dict and part) or isinstance(part, nnx.Variable)]
   part = found[which % len(found)]
   mapping = part if type(part) is dict else part.get_metadata()
   _, value = mapping.popitem()
@@ -490,9 +493,7 @@ def variable_of(world, at, which):
 
 def hold(world, at, which, *_):
   """A list, dict or tuple from within a node, which a call may put another in the place of."""
-  parts: dict[int, tp.Any] = {}
-  parts_of(world.node(at), parts)
-  found = [part for part in parts.values() if type(part) in (list, dict, tuple)]
+  found = [part for part in below(world.node(at)) if type(part) in (list, dict, tuple)]
   world.held = [found[which % len(found)], *world.held][:HELD]
 
 
