@@ -4,17 +4,20 @@ PYTHON ?= $(shell sh fork/find_python.sh)
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 LINE := $(if $(filter 3.11,$(VERSION)),old,new)
 CONSTRAINTS ?= tests/constraints-$(LINE).txt
-ENV ?= .venv/test-$(VERSION)
+# Of build: its wheel lies in dist/KIND.
+KIND ?= $(VERSION)
+WHEELS := dist/$(KIND)
+ENV ?= .venv/test-$(KIND)
 DEV := .venv/develop-$(VERSION)
 DEMO := .venv/demo-$(VERSION)
-WHEELS := dist/$(notdir $(ENV))
-BUILD_TOOLS := 'setuptools>=77,<86' 'cython>=3.3.1,<3.4' 'packaging>=24'   # as in pyproject.toml; pip is there
+BUILD := .venv/build-$(VERSION)
 SOURCES := $(shell find flax fork -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.toml' -o -name '*.h') \
-  setup.py pyproject.toml upstream.txt README.md NOTICE
+  fork/tools.txt setup.py pyproject.toml upstream.txt README.md NOTICE
 PIP := -m pip --disable-pip-version-check --quiet
+TOOLS := --require-hashes -r fork/tools.txt
 export JAX_PLATFORMS ?= cpu
 
-.PHONY: demo test test-all unit fuzz fuzz-develop planted downstream upstream lint develop checked wheels bench clean python
+.PHONY: demo test test-all unit fuzz fuzz-develop planted downstream upstream lint develop checked wheel wheels reproduced bench clean python
 .DELETE_ON_ERROR:
 
 python:
@@ -65,19 +68,32 @@ lint: .venv/lint/.installed
 	.venv/lint/bin/ruff check .
 	PATH="$(CURDIR)/.venv/lint/bin:$$PATH" cython-lint flax
 
-# A wheel of this tree, in an environment with what the tests import.
-$(ENV)/.installed: $(SOURCES) $(CONSTRAINTS) tests/requirements.txt
+# A wheel of this tree, built with the tools of fork/tools.txt and nothing else.
+wheel: python $(WHEELS)/.built
+	@ls $(WHEELS)/*.whl
+
+$(WHEELS)/.built: $(SOURCES)
+	$(PYTHON) -m venv --clear $(BUILD)
+	$(BUILD)/bin/python $(PIP) install $(TOOLS)
+	rm -rf $(WHEELS)
+	$(BUILD)/bin/python $(PIP) wheel --no-build-isolation --no-deps -w $(WHEELS) .
+	touch $@
+
+# That wheel, in an environment with what the tests import.
+$(ENV)/.installed: $(WHEELS)/.built $(CONSTRAINTS) tests/requirements.txt
 	$(PYTHON) -m venv $(ENV)
-	$(ENV)/bin/python $(PIP) install -c $(CONSTRAINTS) -r tests/requirements.txt $(BUILD_TOOLS)
-	$(ENV)/bin/python $(PIP) wheel --no-build-isolation --no-deps -w $(WHEELS) .
+	$(ENV)/bin/python $(PIP) install $(TOOLS)
+	$(ENV)/bin/python $(PIP) install -c $(CONSTRAINTS) -r tests/requirements.txt
 	$(ENV)/bin/python $(PIP) install -c $(CONSTRAINTS) --force-reinstall --no-deps $(WHEELS)/flax-*.whl
 	$(ENV)/bin/python $(PIP) install -c $(CONSTRAINTS) $(WHEELS)/flax-*.whl
 	$(ENV)/bin/python -m pip check
 	touch $@
 
-$(DEMO)/.installed: $(SOURCES) benchmarks/requirements.txt
+$(DEMO)/.installed: $(WHEELS)/.built benchmarks/requirements.txt
 	$(PYTHON) -m venv $(DEMO)
-	$(DEMO)/bin/python $(PIP) install --no-compile -r benchmarks/requirements.txt .
+	$(DEMO)/bin/python $(PIP) install --no-compile -r benchmarks/requirements.txt
+	$(DEMO)/bin/python $(PIP) install --no-compile --force-reinstall --no-deps $(WHEELS)/flax-*.whl
+	$(DEMO)/bin/python $(PIP) install --no-compile $(WHEELS)/flax-*.whl
 	$(DEMO)/bin/python -m compileall -qq -j 0 -x /tests/ $(DEMO)/lib || true   # on all cores; pip takes one
 	touch $@
 
@@ -89,20 +105,29 @@ $(DEMO)/.installed: $(SOURCES) benchmarks/requirements.txt
 # An environment that runs the checkout; each further call compiles what changed, in seconds.
 develop: python
 	test -x $(DEV)/bin/python || $(PYTHON) -m venv $(DEV)
-	test -e $(DEV)/.installed || $(DEV)/bin/python $(PIP) install -c $(CONSTRAINTS) -r tests/requirements.txt $(BUILD_TOOLS)
+	test -e $(DEV)/.installed || $(DEV)/bin/python $(PIP) install $(TOOLS)
+	test -e $(DEV)/.installed || $(DEV)/bin/python $(PIP) install -c $(CONSTRAINTS) -r tests/requirements.txt
 	test -e $(DEV)/.installed || $(DEV)/bin/python $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e .
 	touch $(DEV)/.installed
 	$(DEV)/bin/python setup.py -q build_ext --inplace
 
 # The same tests on a build with bounds, none and overflow checks and C assertions.
 checked: python
-	FLAX_FAST_CHECKED=1 $(MAKE) --no-print-directory unit PYTHON=$(PYTHON) ENV=.venv/checked-$(VERSION)
+	FLAX_FAST_CHECKED=1 $(MAKE) --no-print-directory unit PYTHON=$(PYTHON) KIND=$(VERSION)-checked
 
 wheels:
 	for version in 3.11 3.12 3.13; do \
 	  python=$$(sh fork/find_python.sh $$version 2>/dev/null) || continue; \
-	  $$python -m pip wheel --quiet --no-deps -w dist . || exit 1; done
-	ls dist/*.whl
+	  $(MAKE) --no-print-directory wheel PYTHON=$$python || exit 1; done
+
+# Whether two builds of the latest commit, in two folders, are the same file.
+COPIES := build/reproduced/one build/reproduced/in/another
+reproduced: python
+	rm -rf build/reproduced
+	for copy in $(COPIES); do git clone --quiet . $$copy && \
+	  $(MAKE) --no-print-directory -C $$copy wheel PYTHON=$(PYTHON) || exit 1; done
+	sha256sum $(addsuffix /dist/*/*.whl,$(COPIES))
+	cmp $(addsuffix /dist/*/*.whl,$(COPIES))
 
 clean:
 	rm -rf build dist upstream .venv flax.egg-info benchmarks/results
