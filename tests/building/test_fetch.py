@@ -49,3 +49,18 @@ def test_kept_download_is_verified_again(tmp_path, monkeypatch):
   (tmp_path / NAME).write_bytes(b'tampered with')
   with pytest.raises(BuildError, match='delete it and get it again'):
     fetch.wheel(pinned(), tmp_path)
+
+
+def test_index_serves_another_file(tmp_path, monkeypatch):
+  """An index whose file has the pinned name and the pinned hash in its link, but other content."""
+  page = tmp_path / 'index' / 'flax' / 'index.html'
+  page.parent.mkdir(parents=True)
+  (page.parent / NAME).write_bytes(b'another')
+  page.write_text(f'<a href="{NAME}#sha256={pinned().hashes[0]}">{NAME}</a>')
+  monkeypatch.delenv(fetch.VARIABLE, raising=False)
+  index = (tmp_path / 'index').as_uri()
+  for name, value in (('PIP_INDEX_URL', index), ('PIP_CONFIG_FILE', '/dev/null'), ('PIP_FIND_LINKS', '')):
+    monkeypatch.setenv(name, value)
+  with pytest.raises(BuildError, match='DO NOT MATCH THE HASHES'):
+    fetch.wheel(pinned(), tmp_path / 'cache')
+  assert not list((tmp_path / 'cache').iterdir())
