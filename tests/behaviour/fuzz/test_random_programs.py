@@ -33,7 +33,7 @@ KNOWN: dict[str, list] = {  # programs that once found a fault
 numbers = st.tuples(*[st.integers(0, 31)] * 4)
 OFTEN = ('call_again', 'call_again', 'call_bound', 'disturb', 'disturb', 'disturb', 'make')
 names = st.sampled_from(sorted(OPERATIONS) + [*OFTEN] * 5)
-programs = st.lists(st.tuples(names, numbers), min_size=6, max_size=40)
+programs = st.lists(st.tuples(names, numbers), min_size=12, max_size=60)
 counts = {'programs': 0, 'steps': 0}
 
 

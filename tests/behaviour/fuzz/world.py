@@ -455,15 +455,16 @@ def rename_attribute(world, at, which, name, _):
   put_last(node, names[-1 if which % 2 else which % len(names)], NAMES[name % len(NAMES)])
 
 
-def rename_key(world, at, which, name, _):
-  """Of a dict within a node, or of a Variable's metadata: the last one keeps its value."""
+def rename_key(world, at, which, name, key):
+  """Of a dict within a node, or of a Variable's metadata: each value keeps its place."""
   found = [part for part in below(world.node(at)) if (type(part) is dict and part) or isinstance(part, nnx.Variable)]
   part = found[which % len(found)]
-  mapping = part if type(part) is dict else part.get_metadata()
-  _, value = mapping.popitem()
-  mapping[NAMES[name % len(NAMES)]] = value
-  if mapping is not part:
-    part.set_metadata(mapping)
+  mapping = part if type(part) is dict else part._var_metadata
+  names = [name for name in mapping if name not in ('hijax', 'ref') or key % 8 == 0]
+  old = names[key % len(names)]
+  renamed = [(NAMES[name % len(NAMES)] if k == old else k, value) for k, value in mapping.items()]
+  mapping.clear()
+  mapping.update(renamed)
 
 
 def share(world, at, other, which, name):
@@ -584,11 +585,18 @@ def state(world, at, which, *_):
   return nnx.state(world.node(at), FILTERS[which % len(FILTERS)])
 
 
+def other_number(value, plain: bool):
+  """Other than `value`, in its place; a scalar becomes a plain number if asked."""
+  if not is_numeric(value):
+    return 4 if type(value) is float else value
+  return 3.5 if plain and jnp.ndim(value) == 0 else value + 2
+
+
 def update(world, at, other, which, how):
   """From what another node has, as Variables or as plain values, and with other numbers."""
   state = nnx.state(world.node(other), FILTERS[which % len(FILTERS)])
   if how % 3:
-    state = jax.tree.map(lambda x: x + 2 if is_numeric(x) else 4 if type(x) is float else x, state)
+    state = jax.tree.map(lambda x: other_number(x, how % 3 == 2), state)
   nnx.update(world.node(at), nnx.to_pure_dict(state) if how % 2 else state)
 
 
