@@ -40,6 +40,7 @@ def _left_out(path: pathlib.Path) -> bool:
 
 def main() -> None:
   os.environ.setdefault('SOURCE_DATE_EPOCH', DATE)
+  extensions.check_interpreter()
   upstream = pin.current()
   python = f'{sys.version_info.major}.{sys.version_info.minor}'
   wheel = fetch.wheel(upstream, ROOT / 'build' / 'upstream')

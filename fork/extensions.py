@@ -15,24 +15,42 @@ from setuptools.errors import BaseError, CompileError, LinkError
 from fork import BuildError
 
 CHECKED = 'FLAX_FAST_CHECKED'  # 1: bounds, none and overflow checks, C assertions, -O1 -g
+SANITIZED = 'FLAX_FAST_SANITIZED'  # 1: checked, and bad addresses and undefined behaviour end it
 STRICT = 'FLAX_FAST_STRICT'  # 1: warnings of the C compiler are errors
 FRAMES = 'FLAX_FAST_FRAMES'  # 1: compiled functions stand in tracebacks
+SANITIZERS = ['-fsanitize=address,undefined', '-fno-sanitize-recover=undefined']
 UNSEEN = pathlib.Path(__file__).parent / 'unseen.h'
 QUIET = ['-Wno-unused-function', '-Wno-unused-parameter', '-Wno-missing-field-initializers']
+
+
+def check_interpreter() -> None:
+  """BuildError on a Python that the compiled twins are not written for."""
+  kind = platform.python_implementation()
+  if kind != 'CPython':
+    raise BuildError(f"{kind} is not CPython. Use CPython, or upstream's flax.")
+  if sysconfig.get_config_var('Py_GIL_DISABLED'):
+    raise BuildError(
+      'this Python is free-threaded, and the compiled twins rely on its global lock. Use the '
+      "ordinary build of the same Python, or upstream's flax."
+    )
 
 
 def _set(variable: str) -> bool:
   return os.environ.get(variable, '0') == '1'
 
 
+def _checked() -> bool:
+  return _set(CHECKED) or _set(SANITIZED)
+
+
 def suffix() -> str:
-  """What sets the products of a checked build apart."""
-  return '-checked' if _set(CHECKED) else ''
+  """What sets the products of a checked or sanitized build apart."""
+  return '-sanitized' if _set(SANITIZED) else '-checked' if _set(CHECKED) else ''
 
 
 def directives() -> dict[str, bool | int]:
   """Cython's directives, the same for every module."""
-  checked = _set(CHECKED)
+  checked = _checked()
   return {
     'language_level': 3,
     'binding': True,
@@ -46,9 +64,15 @@ def directives() -> dict[str, bool | int]:
 
 
 def _flags() -> list[str]:
-  flags = ['-O1', '-g', '-UNDEBUG'] if _set(CHECKED) else ['-O2', '-g0']
+  flags = ['-O1', '-g', '-UNDEBUG'] if _checked() else ['-O2', '-g0']
+  flags += SANITIZERS if _set(SANITIZED) else []
   flags += ['-include', str(UNSEEN)] + (['-DFLAX_FAST_FRAMES'] if _set(FRAMES) else [])
   return flags + (['-Wall', '-Wextra', '-Werror', *QUIET] if _set(STRICT) else [])
+
+
+def _settings() -> dict[str, list[str]]:
+  linked = SANITIZERS[:1] if _set(SANITIZED) else []
+  return {'extra_compile_args': _flags(), 'extra_link_args': linked}
 
 
 def jobs() -> int:
@@ -61,7 +85,7 @@ def extensions(tree: pathlib.Path) -> list[Extension]:
   modules = []
   for source in sorted(tree.rglob('*.pyx')):
     name = '.'.join(source.relative_to(tree).with_suffix('').parts)
-    modules.append(Extension(name, [str(source)], extra_compile_args=_flags(), depends=[str(UNSEEN)]))
+    modules.append(Extension(name, [str(source)], **_settings(), depends=[str(UNSEEN)]))
   return cythonize(
     modules,
     include_path=[str(tree)],
@@ -73,7 +97,7 @@ def extensions(tree: pathlib.Path) -> list[Extension]:
 
 def banner(upstream: str, twins: list[str]) -> str:
   """One line that says what is being built, and with what."""
-  kind = 'checked' if _set(CHECKED) else 'optimised'
+  kind = suffix().removeprefix('-') or 'optimised'
   return (
     f'flax {upstream}: {kind} build of {", ".join(twins)} '
     f'for Python {platform.python_version()} with Cython {Cython.__version__}'

@@ -1,13 +1,18 @@
-"""What a build without a working C compiler says."""
+"""What a build says without a working C compiler, and on another kind of Python."""
 
 import os
 import pathlib
+import platform
 import subprocess
 import sys
+import sysconfig
 
 import pytest
 
 pytest.importorskip('Cython')
+
+from fork import BuildError, extensions  # noqa: E402
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 SCRIPT = """
 import sys
@@ -42,3 +47,19 @@ def test_no_compiler(tmp_path):
 
 def test_compiler_fails(tmp_path):
   assert 'BuildError the C compiler failed' in build(tmp_path, 'false')
+
+
+def test_free_threaded_python(monkeypatch):
+  monkeypatch.setattr(sysconfig, 'get_config_var', {'Py_GIL_DISABLED': 1}.get)
+  with pytest.raises(BuildError, match='this Python is free-threaded(.|\n)*Use the ordinary build'):
+    extensions.check_interpreter()
+
+
+def test_other_python(monkeypatch):
+  monkeypatch.setattr(platform, 'python_implementation', lambda: 'PyPy')
+  with pytest.raises(BuildError, match='PyPy is not CPython. Use CPython'):
+    extensions.check_interpreter()
+
+
+def test_this_python():
+  extensions.check_interpreter()
