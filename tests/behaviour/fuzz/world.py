@@ -272,6 +272,7 @@ class Numbers:
     found = self.live.get(id(value))
     if found is None or found[0]() is not value:
       ref = (lambda: value) if isinstance(value, nnx.Variable) else weakref.ref(value)
+      self.live.pop(id(value), None)  # of one that died, in whose place this is
       self.live[id(value)] = found = (ref, f'#{self.given}')
       self.given += 1
     return found[1]
