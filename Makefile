@@ -3,11 +3,12 @@
 PYTHON ?= $(shell sh fork/find_python.sh)
 VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2])')
 LINE := $(if $(filter 3.11,$(VERSION)),old,new)
-CONSTRAINTS ?= tests/constraints-$(LINE).txt
-# Of build: its wheel lies in dist/KIND.
-KIND ?= $(VERSION)
+# Of build: its wheel lies in dist/KIND. RELEASE=0.12.9 builds that release of flax, of those in tests/pins.
+KIND ?= $(VERSION)$(addprefix -flax-,$(RELEASE))
 WHEELS := dist/$(KIND)
-ENV ?= .venv/test-$(KIND)
+# JAX=0.11.1 tests with that release of jax.
+ENV ?= .venv/test-$(KIND)$(addprefix -jax-,$(JAX))
+CONSTRAINTS ?= $(if $(JAX),build/constraints-$(LINE)-jax-$(JAX).txt,tests/constraints-$(LINE).txt)
 DEV := .venv/develop-$(VERSION)
 DEMO := .venv/demo-$(VERSION)
 BUILD := .venv/build-$(VERSION)
@@ -16,8 +17,11 @@ SOURCES := $(shell find flax fork -name '*.py' -o -name '*.pyx' -o -name '*.pxd'
 PIP := -m pip --disable-pip-version-check --quiet
 TOOLS := --require-hashes -r fork/tools.txt
 export JAX_PLATFORMS ?= cpu
+ifdef RELEASE
+export FLAX_FAST_PIN := $(CURDIR)/tests/pins/$(RELEASE).txt
+endif
 
-.PHONY: demo test test-all unit fuzz fuzz-develop memory planted downstream upstream lint develop checked wheel wheels reproduced bench clean python
+.PHONY: demo test test-all unit fuzz fuzz-develop memory planted downstream upstream lint develop checked sanitize wheel wheels reproduced bench clean python
 .DELETE_ON_ERROR:
 
 python:
@@ -65,12 +69,16 @@ upstream: $(ENV)/.installed
 test-all:
 	for version in 3.11 3.12 3.13; do \
 	  $(MAKE) --no-print-directory test PYTHON=$$(sh fork/find_python.sh $$version) || exit 1; done
-	$(MAKE) --no-print-directory unit upstream PYTHON=$$(sh fork/find_python.sh 3.13) \
-	  ENV=.venv/test-3.13-oldest-jax CONSTRAINTS=tests/constraints-oldest-jax.txt
+	for other in JAX=0.11.1 JAX=0.11.2 JAX=0.12.0 RELEASE=0.12.9 RELEASE=0.12.10; do \
+	  $(MAKE) --no-print-directory unit upstream PYTHON=$$(sh fork/find_python.sh 3.13) $$other || exit 1; done
 
 lint: .venv/lint/.installed
 	.venv/lint/bin/ruff check .
 	PATH="$(CURDIR)/.venv/lint/bin:$$PATH" cython-lint flax
+
+build/constraints-$(LINE)-jax-$(JAX).txt: tests/constraints-$(LINE).txt
+	mkdir -p build
+	sed -E 's/^(jax|jaxlib)==.*/\1==$(JAX)/' $< > $@
 
 # A wheel of this tree, built with the tools of fork/tools.txt and nothing else.
 wheel: python $(WHEELS)/.built
@@ -118,6 +126,22 @@ develop: python
 # The same tests on a build with bounds, none and overflow checks and C assertions.
 checked: python
 	FLAX_FAST_CHECKED=1 $(MAKE) --no-print-directory unit PYTHON=$(PYTHON) KIND=$(VERSION)-checked
+
+# What runs the compiled code: with the address and undefined-behaviour sanitizers, on a debug build of Python
+# (Debian: python3-dbg, python3-venv), and in valgrind. Python's development mode is on throughout. An hour.
+RUNNING := tests/behaviour tests/leaks tests/processes
+DEBUG := $(shell command -v python3-dbg)
+sanitize: export PYTHONDEVMODE := 1
+sanitize: python
+	FLAX_FAST_SANITIZED=1 $(MAKE) --no-print-directory .venv/test-$(VERSION)-sanitized/.installed \
+	  PYTHON=$(PYTHON) KIND=$(VERSION)-sanitized
+	sh tests/sanitize/preloaded.sh .venv/test-$(VERSION)-sanitized/bin/python -P -m pytest $(RUNNING) \
+	  -q -p no:cacheprovider -n 2 --dist loadfile
+	@test -n "$(DEBUG)" || { echo "no python3-dbg: install it (Debian: python3-dbg, python3-venv)"; exit 1; }
+	FLAX_FAST_CHECKED=1 $(MAKE) --no-print-directory unit TESTS="$(RUNNING)" PYTHON=$(DEBUG) KIND=debug
+	$(MAKE) --no-print-directory checked TESTS=tests/leaks PYTHON=$(PYTHON)
+	PYTHONMALLOC=malloc valgrind --quiet --error-exitcode=1 --num-callers=20 --suppressions=tests/sanitize/others.supp \
+	  .venv/test-$(VERSION)-checked/bin/python -P tests/sanitize/walks.py
 
 wheels:
 	for version in 3.11 3.12 3.13; do \

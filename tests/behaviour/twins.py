@@ -50,6 +50,7 @@ class Twin:
     if self.process is not None:
       self.process.stdin.close()
       self.process.wait()
+      self.process.stdout.close()
       self.process = None
 
   def run(self, *request) -> Outcome:

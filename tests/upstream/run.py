@@ -116,11 +116,11 @@ def main() -> None:
   version = subprocess.check_output(
     [options.python, '-c', 'import sys; print("%d.%d" % sys.version_info[:2])'], text=True
   ).strip()
-  pinned = next(
-    p for p in pin.read(pin.pin_file()) if p.requirement.marker.evaluate({'python_version': version})
-  )
+  markers = [(p, p.requirement.marker) for p in pin.read(pin.pin_file())]
+  pinned = next(p for p, m in markers if m is None or m.evaluate({'python_version': version}))
   part = 'smoke' if options.smoke else 'nnx'
-  expected = tomllib.loads((HERE / 'expected.toml').read_text())[pinned.version][part]
+  known = tomllib.loads((HERE / 'expected.toml').read_text())
+  expected = known.get(pinned.version, {}).get(part, {'passed': 0, 'skipped': []})
   twins = options.twin or list(SWITCH)
   with tempfile.TemporaryDirectory() as scratch:
     tests = unpack_tests(sdist(options.python, pinned), pathlib.Path(scratch))
