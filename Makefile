@@ -11,7 +11,7 @@ ENV ?= .venv/test-$(KIND)$(addprefix -jax-,$(JAX))
 CONSTRAINTS ?= $(if $(JAX),build/constraints-$(LINE)-jax-$(JAX).txt,tests/constraints-$(LINE).txt)
 DEV := .venv/develop-$(VERSION)
 DEMO := .venv/demo-$(VERSION)
-BUILD := .venv/build-$(VERSION)
+BUILD := .venv/build-$(KIND)
 SOURCES := $(shell find flax fork -name '*.py' -o -name '*.pyx' -o -name '*.pxd' -o -name '*.toml' -o -name '*.h') \
   fork/tools.txt setup.py pyproject.toml upstream.txt README.md NOTICE
 PIP := -m pip --disable-pip-version-check --quiet
