@@ -69,7 +69,7 @@ upstream: $(ENV)/.installed
 test-all:
 	for version in 3.11 3.12 3.13; do \
 	  $(MAKE) --no-print-directory test PYTHON=$$(sh fork/find_python.sh $$version) || exit 1; done
-	for other in JAX=0.11.1 JAX=0.11.2 JAX=0.12.0 RELEASE=0.12.9 RELEASE=0.12.10; do \
+	for other in JAX=0.11.1 JAX=0.11.2 JAX=0.12.0 RELEASE=0.12.10 "RELEASE=0.12.9 JAX=0.11.1"; do \
 	  $(MAKE) --no-print-directory unit upstream PYTHON=$$(sh fork/find_python.sh 3.13) $$other || exit 1; done
 
 lint: .venv/lint/.installed

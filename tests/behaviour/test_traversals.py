@@ -124,6 +124,35 @@ def test_update(say, kind):
   say(error_of(updated))
 
 
+class Moving(nnx.Module):
+  """Puts another Variable in place of `z` when `a` is set."""
+
+  def __setattr__(self, name, value):
+    super().__setattr__(name, value)
+    if name == 'a' and hasattr(self, 'z'):
+      self.z = nnx.Param(jnp.array(10.0))
+
+
+def test_update_adds_keys(say):
+  """What the keys of a node are, or hold, is looked at once, before the first key is added."""
+  value = jnp.array(3.0)
+
+  def mixed():
+    node = {0: nnx.Param(jnp.array(1.0)), 1: nnx.Param(jnp.array(2.0))}
+    say(error_of(lambda: nnx.update(node, {'a': value, 'b': value, 1: value})))
+    return tree(node)
+
+  def moved():
+    node = Moving()
+    node.a, node.z = nnx.data(jnp.array(1.0)), nnx.Param(jnp.array(2.0))
+    old = node.z
+    nnx.update(node, {'a': value, 'z': value})
+    return *tree(node), *tree(old)
+
+  for case in (mixed, moved):
+    say(error_of(lambda: say(*case())))
+
+
 @every_graph
 def test_pop(say, kind):
   def popped():

@@ -1,7 +1,7 @@
 """The compiled walk that puts a state's values into the objects of a graph.
 
 `graph_update` stands where the pure `_graph_update_dynamic` stood. A key that needs more than
-setting a standard Variable goes to the pure function alone, as a state of one key.
+setting a standard Variable goes to the pure function, with the keys after it.
 """
 cimport cython
 from flax.nnx.fast cimport kinds, upstream
@@ -51,9 +51,12 @@ cdef class Updater:
       return 0
     current = dict(zip(children.keys, children.values))
     wrap = type(state) is upstream.State
+    rest = {}   # from the first key that needs more: a key that it adds may not be seen by the others
     for key, value in (<dict>values).items():
-      if not self.child(current.get(key, ABSENT), value, wrap, depth):
-        pure_update(node, {key: as_seen(value, wrap)})
+      if rest or not self.child(current.get(key, ABSENT), value, wrap, depth):
+        rest[key] = as_seen(value, wrap)
+    if rest:
+      pure_update(node, rest)
     return 0
 
   cdef bint child(self, object current, object value, bint wrap, int depth) except -1:
