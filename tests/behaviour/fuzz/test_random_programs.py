@@ -67,18 +67,20 @@ def test_known(name):
 
 def test_random():
   end, seed = time.monotonic() + SECONDS, SEED
-  while time.monotonic() < end:
-    every = hypothesis.settings(
-      max_examples=PROGRAMS,
-      deadline=None,
-      database=None,
-      print_blob=False,
-      phases=PHASES,
-      suppress_health_check=list(hypothesis.HealthCheck),
-    )
-    hypothesis.seed(seed)(every(hypothesis.given(programs)(compare)))()
-    seed += 1
-  print(f'seeds {SEED} to {seed - 1}: {counts["programs"]} programs, {counts["steps"]} steps')
+  try:
+    while time.monotonic() < end:
+      every = hypothesis.settings(
+        max_examples=PROGRAMS,
+        deadline=None,
+        database=None,
+        print_blob=False,
+        phases=PHASES,
+        suppress_health_check=list(hypothesis.HealthCheck),
+      )
+      hypothesis.seed(seed)(every(hypothesis.given(programs)(compare)))()
+      seed += 1
+  finally:
+    print(f'seeds {SEED} to {seed - 1}: {counts["programs"]} programs, {counts["steps"]} steps', flush=True)
 
 
 def teardown_module():
