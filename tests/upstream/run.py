@@ -22,40 +22,11 @@ sys.path[:0] = str(ROOT), str(HERE.parent)
 
 import reports  # noqa: E402
 
-from fork import archive, pin  # noqa: E402
+from fork import fetch, pin  # noqa: E402
 
-LOCAL = 'FLAX_FAST_UPSTREAM_SDIST'  # the sdist, or a folder that holds it
 SUITE = ['nnx', 'flaxlib_test.py']
 SMOKE = ['core', 'linen/linen_module_test.py', 'linen/linen_dtypes_test.py']
 SWITCH = {'compiled': '1', 'pure': '0'}
-
-
-def sdist(python: str, pinned: pin.Pin) -> pathlib.Path:
-  """The verified sdist; downloaded once into build/upstream unless a local one is named."""
-  name = f'flax-{pinned.version}.tar.gz'
-  folder = pathlib.Path(os.environ.get(LOCAL) or ROOT / 'build' / 'upstream')
-  path = folder if folder.is_file() else folder / name
-  if not path.exists():
-    folder.mkdir(parents=True, exist_ok=True)
-    subprocess.run(
-      [
-        python,
-        '-m',
-        'pip',
-        'download',
-        '--quiet',
-        '--no-deps',
-        '--no-binary',
-        ':all:',
-        '--no-build-isolation',
-        '--dest',
-        str(folder),
-        f'flax=={pinned.version}',
-      ],
-      check=True,
-    )
-  archive.verify(path, pinned.hashes)
-  return path
 
 
 def unpack_tests(path: pathlib.Path, folder: pathlib.Path) -> pathlib.Path:
@@ -123,7 +94,7 @@ def main() -> None:
   expected = known.get(pinned.version, {}).get(part, {'passed': 0, 'skipped': []})
   twins = options.twin or list(SWITCH)
   with tempfile.TemporaryDirectory() as scratch:
-    tests = unpack_tests(sdist(options.python, pinned), pathlib.Path(scratch))
+    tests = unpack_tests(fetch.sdist(pinned, ROOT / 'build' / 'upstream'), pathlib.Path(scratch))
     running = {}
     for twin in twins:
       check_twin(options.python, twin)
