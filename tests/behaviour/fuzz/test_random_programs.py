@@ -1,7 +1,8 @@
 """Random programs over object graphs, run by both twins: each step has to give the same on both.
 
-A short run by default; `make fuzz` sets `FUZZ_SECONDS`, and `FUZZ_SEED` for other programs. One that
-fails is made as short as can be and printed: it belongs into KNOWN then.
+A short run by default; `make fuzz` sets `FUZZ_SECONDS`, and `FUZZ_SEED` for other programs. With `FUZZ_PROGRAMS` it is
+so many of them, however long they take. One that fails is made as short as can be and printed: it belongs into
+KNOWN then.
 """
 
 import difflib
@@ -18,6 +19,7 @@ from twins import SWITCH, Twin
 WORLD = str(pathlib.Path(__file__).with_name('world.py'))
 SECONDS = float(os.environ.get('FUZZ_SECONDS', '15'))
 SEED = int(os.environ.get('FUZZ_SEED', '0'))
+AT_MOST = int(os.environ.get('FUZZ_PROGRAMS', '0'))
 PROGRAMS = 40  # of each seed
 SHORTEN = os.environ.get('FUZZ_SHORTEN') != '0'  # a program that fails, which takes minutes
 PHASES = [hypothesis.Phase.generate, *[hypothesis.Phase.shrink] * SHORTEN]
@@ -68,7 +70,7 @@ def test_known(name):
 def test_random():
   end, seed = time.monotonic() + SECONDS, SEED
   try:
-    while time.monotonic() < end:
+    while counts['programs'] < AT_MOST if AT_MOST else time.monotonic() < end:
       every = hypothesis.settings(
         max_examples=PROGRAMS,
         deadline=None,
