@@ -660,6 +660,7 @@ def drop_functions(world, *_):
 CHANGES = (
   set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, rename_attribute, rename_key,
   share, edit_list, set_value, set_item, set_metadata_of, delete_value, switch, update, clone, copy_value, hold,
+  delete_value, update, copy_value, hold,
 )  # fmt: skip
 
 
@@ -668,8 +669,19 @@ def disturb(world, which, a, b, c):
   try:
     CHANGES[which % len(CHANGES)](world, 0, a, b, c)
   finally:
-    repeated = repeat(world)
+    try:
+      repeated = repeat(world)
+    finally:
+      revive(world.called)
   return repeated
+
+
+def revive(node) -> None:
+  """Puts arrays where there are deleted ones, so that the node can be called again."""
+  for _, value in nnx.iter_graph(node):
+    if isinstance(value, nnx.Variable) and isinstance(value.get_raw_value(), jax.Array):
+      if value.get_raw_value().is_deleted():
+        value.set_value(jnp.zeros(value.get_raw_value().shape))
 
 
 Step = tuple[str, tuple[int, int, int, int]]
