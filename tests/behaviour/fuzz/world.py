@@ -678,10 +678,10 @@ def disturb(world, which, a, b, c):
 
 def revive(node) -> None:
   """Puts arrays where there are deleted ones, so that the node can be called again."""
-  for _, value in nnx.iter_graph(node):
-    if isinstance(value, nnx.Variable) and isinstance(value.get_raw_value(), jax.Array):
-      if value.get_raw_value().is_deleted():
-        value.set_value(jnp.zeros(value.get_raw_value().shape))
+  for _, variable in nnx.iter_graph(node):
+    array = variable.get_raw_value() if isinstance(variable, nnx.Variable) else None
+    if isinstance(array, jax.Array) and array.is_deleted():
+      variable.set_value(jnp.zeros(array.shape))
 
 
 Step = tuple[str, tuple[int, int, int, int]]
