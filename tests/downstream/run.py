@@ -58,10 +58,14 @@ def environments(project: str, wanted: dict, archive: pathlib.Path, wheel: str) 
   """Two Pythons, with upstream and with this."""
   release = wheel_release(wheel)
   upstream = new_environment(f'downstream-{project}-upstream-{LINE}')
+  alone = wanted.get('alone', False)
+  itself = [] if alone else [str(archive)]
   subprocess.run(
-    [upstream, *PIP, 'install', str(archive), f'flax=={release}', 'pytest', 'pytest-xdist', *wanted['needs']],
+    [upstream, *PIP, 'install', *itself, f'flax=={release}', 'pytest', 'pytest-xdist', *wanted['needs']],
     check=True,
   )
+  if alone:
+    subprocess.run([upstream, *PIP, 'install', '--no-deps', str(archive)], check=True)
   fork = new_environment(f'downstream-{project}-fork-{LINE}')
   with tempfile.NamedTemporaryFile('w', suffix='.txt') as same:
     same.write(frozen(upstream))
