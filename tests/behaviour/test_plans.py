@@ -9,6 +9,7 @@ import collections
 import dataclasses
 import functools
 import gc
+import pickle
 import sys
 import weakref
 
@@ -705,6 +706,26 @@ def test_without_jit(say):
       say(value_of(step(net, X)), len(traces), *tree(net))
   for _ in range(3):
     say(value_of(step(net, X)), len(traces), *tree(net))
+
+
+def test_unpickled_weak_types(say):
+  """jax 0.10 takes an unpickled array of a weak type for another before a call has given it back."""
+  for weak in ('kernel', 'kernel and still'):
+    net, traces = Linear(2), []
+    net.still = nnx.Param(jnp.asarray(1.0))
+    value = pickle.loads(pickle.dumps(jnp.broadcast_to(jnp.asarray(1.0), (2,))))
+    net.kernel.set_value(value)
+    if weak != 'kernel':
+      net.still.set_value(pickle.loads(pickle.dumps(net.still.get_value())))
+
+    @nnx.jit
+    def step(net, x, traces=traces):
+      traces.append([net.kernel.get_value().aval.weak_type, net.still.get_value().aval.weak_type])
+      net.kernel.set_value(x)
+
+    for _ in range(5):
+      step(net, jnp.ones(2))
+      say(weak, traces, net.kernel.get_value().weak_type, net.still.get_value().weak_type)
 
 
 def test_caches_cleared(say):
