@@ -149,8 +149,42 @@ def test_update_adds_keys(say):
     nnx.update(node, {'a': value, 'z': value})
     return *tree(node), *tree(old)
 
-  for case in (mixed, moved):
+  def around(new):
+    """A key that the update of a child adds, by a way back to the node."""
+    node = Moving()
+    node.c = Moving()
+    node.c.parent = node
+    nnx.update(node, {'c': {'parent': {'new': nnx.Param(value)}}, 'new': new})
+    del node.c.parent
+    return tree(node)
+
+  for case in (mixed, moved, lambda: around(value), lambda: around({'x': value}), lambda: around(nnx.Param(value))):
     say(error_of(lambda: say(*case())))
+
+
+@pytest.mark.parametrize('wrap', [dict, nnx.State])
+@pytest.mark.parametrize('change', ['another value', 'one more', 'one less', 'one for another'])
+def test_update_from_a_state_that_changes(say, wrap, change):
+  """A setter of the node's class changes the state while it is read."""
+
+  class Changes(nnx.Module):
+    def __setattr__(self, name, value):
+      super().__setattr__(name, value)
+      if name != 'b' or not hasattr(self, 'c'):
+        return
+      if change in ('one less', 'one for another'):
+        del source['c']
+      if change in ('one more', 'one for another'):
+        source['d'] = jnp.array(7.0)
+      if change == 'another value':
+        source['c'] = jnp.array(6.0)
+
+  node = Changes()
+  node.a, node.b, node.c = nnx.Param(jnp.array(1.0)), nnx.data(jnp.array(1.0)), nnx.Param(jnp.array(1.0))
+  source = {name: jnp.array(2.0) for name in 'abc'}
+  state = wrap(source, _copy=False) if wrap is nnx.State else source
+  say(error_of(lambda: nnx.update(node, state)))
+  say(*tree(node))
 
 
 @every_graph

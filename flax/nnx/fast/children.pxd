@@ -17,7 +17,11 @@ cdef list picked(object values, list order)      # values[order[0]], values[orde
 @cython.final
 cdef class Children:
   """Keys and values of a node, in walk order."""
-  cdef object keys       # a tuple or list
+  cdef object keys       # a tuple, list or range of str or int
   cdef list values
+  cdef Py_ssize_t at     # where `find` looks next
+  cdef dict by_key       # None until a key is asked for out of order
+
+  cdef object find(self, object key, object default)   # the value under a str or int
 
 cdef Children children_of(object node, TypeInfo info)   # None: ask the node's own functions

@@ -1,6 +1,7 @@
 """What lies directly under a node, for every walk that only looks."""
 from cpython.dict cimport PyDict_GetItemWithError, PyDict_Items, PyDict_Next, PyDict_Size
 from cpython.dict cimport PyDict_Values
+from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
 from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE, PyTuple_New, PyTuple_SET_ITEM
@@ -92,7 +93,16 @@ cdef tuple longer(tuple path, object key):
 
 
 cdef class Children:
-  pass
+  cdef object find(self, object key, object default):
+    """Takes one step where keys are asked for in their order, as those of a state are."""
+    cdef Py_ssize_t n = PyList_GET_SIZE(self.values)
+    while self.by_key is None and self.at < n:
+      self.at += 1
+      if self.keys[self.at - 1] == key:
+        return self.values[self.at - 1]
+    if self.by_key is None:
+      self.by_key = dict(zip(self.keys, self.values))
+    return self.by_key.get(key, default)
 
 
 cdef Children new_children(object keys, list values):

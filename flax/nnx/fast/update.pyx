@@ -1,7 +1,7 @@
 """The compiled walk that puts a state's values into the objects of a graph.
 
-`graph_update` stands where the pure `_graph_update_dynamic` stood. A key that needs more than
-setting a standard Variable goes to the pure function, with the keys after it.
+`graph_update` stands where the pure `_graph_update_dynamic` stood. A node that needs more than setting
+the Variables in it goes to the pure function, with all its keys.
 """
 cimport cython
 from flax.nnx.fast cimport kinds, upstream
@@ -32,6 +32,24 @@ cdef bint standard_keys(dict state) except -1:
   return True
 
 
+cdef bint covered(object target, object value) except -1:
+  """Whether the walk updates `target` itself: a Variable, or a node with a state of its own."""
+  cdef kinds.Kind kind = kinds.OTHER if target is ABSENT else info_of(target).kind
+  if kind is kinds.OTHER or is_leaf_kind(kind):
+    return False
+  return kind is kinds.VARIABLE or plain_state(value) is not None
+
+
+cdef bint all_covered(Children children, dict values) except -1:
+  """No single key may be left to the pure function, which would look at the node again: upstream looks
+  once, before it writes the first."""
+  for key, value in values.items():
+    if not covered(children.find(key, ABSENT), value):
+      return False
+  children.at = 0
+  return True
+
+
 @cython.final
 cdef class Updater:
   cdef TraceCheck trace
@@ -48,32 +66,33 @@ cdef class Updater:
     if children is None:
       count('update', info.cls, info.why or 'the state is no State or dict of strings and ints')
       pure_update(node, state)
-      return 0
-    current = dict(zip(children.keys, children.values))
-    wrap = type(state) is upstream.State
-    rest = {}   # from the first key that needs more: a key that it adds may not be seen by the others
-    for key, value in (<dict>values).items():
-      if rest or not self.child(current.get(key, ABSENT), value, wrap, depth):
-        rest[key] = as_seen(value, wrap)
-    if rest:
-      pure_update(node, rest)
+    elif not all_covered(children, values):
+      pure_update(node, state)
+    else:
+      self.children(node, children, values, type(state) is upstream.State, depth + 1)
     return 0
 
-  cdef bint child(self, object current, object value, bint wrap, int depth) except -1:
-    """Updates one child; False where the pure twin has to."""
-    if current is ABSENT:
-      return False
-    cdef TypeInfo info = info_of(current)
+  cdef int children(
+    self, object node, Children children, dict values, bint wrap, int depth
+  ) except -1:
+    for key, value in values.items():
+      target = children.find(key, ABSENT)
+      if covered(target, value):
+        self.child(target, as_seen(value, wrap), depth)
+      else:   # code of a node's own changed the state meanwhile
+        pure_update(node, {key: as_seen(value, wrap)})
+    return 0
+
+  cdef int child(self, object target, object value, int depth) except -1:
+    cdef TypeInfo info = info_of(target)
     if info.kind is kinds.VARIABLE:
-      return self.variable(current, value)
-    if info.kind is kinds.OTHER or is_leaf_kind(info.kind):
-      return False
-    if plain_state(value) is None:
-      return False
-    self.node(current, info, as_seen(value, wrap), depth + 1)
-    return True
+      if not self.variable(target, value):
+        pure_update(target, value)
+      return 0
+    return self.node(target, info, value, depth)
 
   cdef bint variable(self, object variable, object value) except -1:
+    """False where the pure twin has to."""
     cdef kinds.Kind kind = info_of(value).kind
     if kind is kinds.VARIABLE:
       return set_from(variable, value, self.trace)
