@@ -21,6 +21,13 @@ class Sub(nnx.State):
   pass
 
 
+class Doubled(nnx.State):
+  """Shows other items than it holds."""
+
+  def items(self):
+    return [(key + key, value) for key, value in super().items()]
+
+
 class Key(str):
   """A string that hashes and compares by code of its own."""
 
@@ -59,6 +66,9 @@ STATES = {
   'truths': lambda: nnx.State({True: param(), 0: param(2.0)}),
   'keys': lambda: nnx.State({Key('a'): param(), 'b': {Key('c'): param(2.0)}}),
   'sub': lambda: Sub({'a': param(), 'b': {'c': param(2.0)}}),
+  'doubled': lambda: Doubled({'a': param(), 'b': {'c': param(2.0)}}),
+  'doubled_below': lambda: nnx.State({'z': Doubled({'a': param(), 'b': {'c': param(2.0)}})}),
+  'emptied': lambda: nnx.State({'a': traversals.empty_node, 'b': param()}),
   'frozen': lambda: nnx.State({'a': FrozenDict({'b': param()}), 'c': param(2.0)}),
   'proxy': lambda: nnx.State({'a': types.MappingProxyType({'b': param()})}),
   'ordered': lambda: nnx.State({'b': collections.OrderedDict(z=param(), a=param(2.0))}),
@@ -75,6 +85,7 @@ PAIRS = [
   ('branch', 'keys'), ('sub', 'branch'), ('branch', 'sub'), ('frozen', 'branch'), ('branch', 'frozen'),
   ('dict', 'branch'), ('branch', 'dict'), ('flat', 'model'), ('model', 'flat'), ('variable', 'model'),
   ('model', 'none'), ('ordered', 'branch'), ('proxy', 'branch'), ('optimizer', 'optimizer'),
+  ('doubled', 'branch'), ('branch', 'doubled'), ('doubled_below', 'doubled'), ('emptied', 'branch'), ('branch', 'emptied'),
 ]  # fmt: skip
 every_state = pytest.mark.parametrize('kind', STATES)
 every_pair = pytest.mark.parametrize(('kind', 'other'), PAIRS)

@@ -8,7 +8,7 @@ import pytest
 from flax import nnx
 from flax.nnx import graphlib
 from telling import Names, error_of, plain, state_lines, tree, value_of
-from zoo import GRAPHS, TREES, Counter
+from zoo import GRAPHS, TREES, Counter, Linear
 
 every_graph = pytest.mark.parametrize('kind', GRAPHS)
 both_modes = pytest.mark.parametrize(
@@ -299,6 +299,34 @@ def test_unpack_call_and_metadata(say, kind):
     say(*tree(node))
 
   say(error_of(unpacked))
+
+
+def test_a_variable_refused_at_one_of_its_places(say):
+  """`pop` can't take a leaf from a list; the error names the place that the filter chose."""
+  for at in ((0,), (1,), (2, 'x'), (3, 'y')):
+    v = nnx.Param(jnp.array(1.0))
+    below = Linear(2)
+    below.y = v
+    say(at, error_of(lambda v=v, at=at, below=below: nnx.pop([v, v, {'x': v}, below], lambda path, x: path == at)))
+    say(*tree(below))
+
+
+def test_states_that_show_other_items(say):
+  class Reversed(nnx.State):
+    def items(self):
+      return [(key, self[other]) for key, other in zip(self, reversed(list(self)), strict=True)]
+
+  class Fewer(nnx.State):
+    def __iter__(self):
+      return iter(list(super().__iter__())[:-1])
+
+  for cls in (Reversed, Fewer):
+    node = Linear(2)
+    graphdef, state = nnx.split(node)
+    other = cls(dict(state.raw_mapping))
+    say(error_of(lambda: say(*tree(nnx.merge(graphdef, other)))))  # noqa: B023
+    say(error_of(lambda: nnx.update(node, other)), *tree(node))  # noqa: B023
+    say(error_of(lambda: say(*tree(nnx.merge(graphdef, nnx.State({**state.raw_mapping, 'kernel': other}))))))  # noqa: B023
 
 
 def test_registered_functions_are_asked_once(say):

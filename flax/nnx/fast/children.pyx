@@ -58,7 +58,7 @@ cdef list sorted_items(dict mapping):
 
 
 cdef object state_mapping(object state):
-  mapping = getattr(state, '_mapping', None)
+  mapping = getattr(state, '_mapping', None) if type(state) is upstream.State else None
   return mapping if type(mapping) is dict else None
 
 

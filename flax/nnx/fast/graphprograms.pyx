@@ -42,7 +42,7 @@ cdef class Record:
 cdef bint keepable(object tracer) except -1:
   """Whether an input is a plain array or a typed key, and no reference.
 
-  Not one of a weak type: where it was unpickled, jax 0.10 takes it for another before it was given back once.
+  Not one of a weak type: where it was unpickled, jax 0.10 takes it for another until it was given back.
   """
   if not isinstance(tracer, jax_core.Tracer) or type(tracer.aval) is not jax_core.ShapedArray:
     return False

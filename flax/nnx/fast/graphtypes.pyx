@@ -9,9 +9,10 @@ import sys
 import jax
 import numpy as np
 
-from cpython.list cimport PyList_GET_SIZE
+from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
 from cpython.object cimport Py_EQ, PyObject_IsTrue, PyObject_RichCompare
 from cpython.object cimport PyTypeObject
+from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
 
 from flax.nnx.fast cimport upstream
 from flax.nnx.fast.children cimport same_values
@@ -336,6 +337,17 @@ cdef bint unchanged(list classes, list versions) except -1:
   return True
 
 
+cdef bint holds(object items, tuple kept) noexcept:
+  """Whether a list still holds the very objects that it held."""
+  cdef Py_ssize_t i
+  if type(items) is not list or PyList_GET_SIZE(items) != PyTuple_GET_SIZE(kept):
+    return False
+  for i in range(PyTuple_GET_SIZE(kept)):
+    if PyList_GET_ITEM(items, i) is not PyTuple_GET_ITEM(kept, i):
+      return False
+  return True
+
+
 # ---- methods: each takes the name, signature and docstring of the pure one ----
 
 def node_ref_eq(self, other):
@@ -375,16 +387,17 @@ def node_def_hash(self):
 
 
 def graph_def_hash(self):
-  if type(self) is GraphDef and has_slot(self, GRAPH_HASH):
-    kept, classes, versions = read(self, GRAPH_HASH, '_hash')
-    if unchanged(classes, versions):
-      return kept
   nodes, attributes = self.nodes, self.attributes
-  value = hash((tuple(nodes), tuple(attributes)))
+  if type(self) is GraphDef and has_slot(self, GRAPH_HASH):
+    kept, contents, classes, versions = read(self, GRAPH_HASH, '_hash')
+    if holds(nodes, contents[0]) and holds(attributes, contents[1]) and unchanged(classes, versions):
+      return kept
+  contents = tuple(nodes), tuple(attributes)
+  value = hash(contents)
   cdef Stability stability = Stability.__new__(Stability)
   stability.classes, stability.versions = [], []
   if type(self) is GraphDef and stability.graph(nodes, attributes):
-    store(self, GRAPH_HASH, (value, stability.classes, stability.versions))
+    store(self, GRAPH_HASH, (value, contents, stability.classes, stability.versions))
   return value
 
 

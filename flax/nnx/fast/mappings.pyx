@@ -42,7 +42,7 @@ cdef object branch_of(object value):
 
 
 cdef object mapping_of(object xs):
-  return xs if type(xs) is dict else (state_mapping(xs) if type(xs) is upstream.State else None)
+  return xs if type(xs) is dict else state_mapping(xs)
 
 
 cdef inline bint is_plain(object key) noexcept:

@@ -39,7 +39,7 @@ def to_flat_state(state):
 
 def get_sorted_leaves(xs):
   cdef list leaves = []
-  if not spread(xs if type(xs) is dict else state_mapping(xs), True, None, leaves):
+  if not spread(mapping_of(xs), True, None, leaves):
     count('sorted_leaves', type(xs), 'keys or mappings that are not standard')
     return pure_get_sorted_leaves(xs)
   return leaves
@@ -89,7 +89,11 @@ def diff(state, other):
   for i, path in enumerate(paths):
     if path not in known:
       kept.append(i)
-  return State(nested([paths[i] for i in kept], [leaves[i] for i in kept]))
+  mapping = nested([paths[i] for i in kept], [leaves[i] for i in kept])
+  if mapping is None:
+    count('diff', State, 'paths or leaves that are not standard')
+    return pure_diff(state, other)
+  return State(mapping)
 
 
 # ---- flat to nested ----

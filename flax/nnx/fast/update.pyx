@@ -5,9 +5,10 @@ the Variables in it goes to the pure function, with all its keys.
 """
 cimport cython
 from flax.nnx.fast cimport kinds, upstream
-from flax.nnx.fast.children cimport Children, children_of, state_mapping
+from flax.nnx.fast.children cimport Children, children_of
 from flax.nnx.fast.fallbacks cimport count
 from flax.nnx.fast.kinds cimport DEEPEST, TypeInfo, info_of, is_leaf_kind, no_ref
+from flax.nnx.fast.mappings cimport mapping_of
 from flax.nnx.fast.slots cimport has_slot, offset_of, read
 from flax.nnx.fast.variables cimport TraceCheck, set_from, set_value
 
@@ -15,13 +16,6 @@ cdef object pure_update
 cdef object pure_update_whole
 cdef Py_ssize_t RAW_VALUE
 cdef object ABSENT = object()
-
-
-cdef object plain_state(object state):
-  """The dict of a State, or a dict itself; None for any other mapping or value."""
-  if type(state) is dict:
-    return state
-  return state_mapping(state) if type(state) is upstream.State else None
 
 
 cdef bint standard_keys(dict state) except -1:
@@ -37,7 +31,7 @@ cdef bint covered(object target, object value) except -1:
   cdef kinds.Kind kind = kinds.OTHER if target is ABSENT else info_of(target).kind
   if kind is kinds.OTHER or is_leaf_kind(kind):
     return False
-  return kind is kinds.VARIABLE or plain_state(value) is not None
+  return kind is kinds.VARIABLE or mapping_of(value) is not None
 
 
 cdef bint all_covered(Children children, dict values) except -1:
@@ -56,7 +50,7 @@ cdef class Updater:
 
   cdef int node(self, object node, TypeInfo info, object state, int depth) except -1:
     cdef Children children = None
-    values = plain_state(state)
+    values = mapping_of(state)
     if depth > DEEPEST:
       count('update', info.cls, 'nested deeper than the compiled walk goes')
       pure_update_whole(node, state)

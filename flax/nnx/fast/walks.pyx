@@ -172,7 +172,7 @@ cdef int refuse_pop(
 ) except -1:
   """Has the pure twin come to the same leaf of the same node again, and raise."""
   def this_leaf(at, leaf):
-    return leaf is value
+    return leaf is value and at == path
 
   met.pop(id(node), None)
   pure_pop(node, met, path[:len(path) - 1], (state,), (this_leaf,))
