@@ -325,6 +325,7 @@ def test_states_that_show_other_items(say):
     graphdef, state = nnx.split(node)
     other = cls(dict(state.raw_mapping))
     say(error_of(lambda: say(*tree(nnx.merge(graphdef, other)))))  # noqa: B023
+    say(error_of(lambda: say(*tree(nnx.graphlib.unflatten(graphdef, other)))))  # noqa: B023
     say(error_of(lambda: nnx.update(node, other)), *tree(node))  # noqa: B023
     say(error_of(lambda: say(*tree(nnx.merge(graphdef, nnx.State({**state.raw_mapping, 'kernel': other}))))))  # noqa: B023
 
