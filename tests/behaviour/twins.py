@@ -11,7 +11,8 @@ import threading
 WORKER = pathlib.Path(__file__).with_name('worker.py')
 PROGRAMS = tempfile.TemporaryDirectory()  # compiled ones
 SWITCH = {'compiled': '1', 'pure': '0'}
-PATIENCE = 300  # seconds that one test may take
+SLOW = hasattr(sys, 'gettotalrefcount') or 'LD_PRELOAD' in os.environ  # a debug build, a sanitizer
+PATIENCE = 3000 if SLOW else 300  # seconds that one test may take
 
 Outcome = tuple[list[str], str | None]  # what was said, and the error that it ended with
 
