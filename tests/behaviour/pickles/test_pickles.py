@@ -3,9 +3,11 @@
 `samples/` holds what each of the two wrote. Here both twins read all of it: the compiled twin reads
 upstream's, and the pure twin, which is upstream's code, reads the fork's.
 """
+import pathlib
 import pickle
 
 import cloudpickle
+import flax
 import pytest
 from flax import nnx
 from flax.nnx import graphlib
@@ -15,6 +17,11 @@ from telling import error_of, plain, state_lines, value_of
 
 DEFINITIONS = (graphlib.GraphDef, graphlib.NodeDef, graphlib.VariableDef, graphlib.NodeRef,
                graphlib.ArrayRefDef)
+# Of the releases that tests/pins adds there are no samples; there the twins' own round trips have to do.
+PINS = pathlib.Path(__file__).parents[2] / 'pins'
+sampled = pytest.mark.skipif(
+  PINS.joinpath(f'{flax.__version__}.txt').exists(), reason='samples are of the releases that are published'
+)
 
 
 def looks(value) -> list[str]:
@@ -38,6 +45,7 @@ def same(value, fresh, holds_code: bool) -> bool:
   return looks(value) == looks(fresh)
 
 
+@sampled
 @pytest.mark.parametrize('maker', ['upstream', 'fork'])
 @pytest.mark.parametrize('name', SUBJECTS)
 def test_samples(say, name, maker):
@@ -50,6 +58,7 @@ def test_samples(say, name, maker):
     say(protocol, *looks(value))
 
 
+@sampled
 @pytest.mark.parametrize('maker', ['upstream', 'fork'])
 @pytest.mark.parametrize('name', ['linear', 'batch_norm', 'sequential', 'optimizer'])
 def test_unpickled_models_work(say, name, maker):
