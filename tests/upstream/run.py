@@ -92,6 +92,7 @@ def main() -> None:
   part = 'smoke' if options.smoke else 'nnx'
   known = tomllib.loads((HERE / 'expected.toml').read_text())
   expected = known.get(pinned.version, {}).get(part, {'passed': 0, 'skipped': []})
+  paths = [*(SMOKE if options.smoke else SUITE), *[f'--ignore={path}' for path in expected.get('ignored', [])]]
   twins = options.twin or list(SWITCH)
   with tempfile.TemporaryDirectory() as scratch:
     tests = unpack_tests(fetch.sdist(pinned, ROOT / 'build' / 'upstream'), pathlib.Path(scratch))
@@ -100,7 +101,7 @@ def main() -> None:
       check_twin(options.python, twin)
       report = pathlib.Path(scratch, f'{twin}.xml')
       running[twin] = (
-        start(options.python, tests, SMOKE if options.smoke else SUITE, twin, report),
+        start(options.python, tests, paths, twin, report),
         report,
       )
     good = all(
