@@ -5,6 +5,7 @@ leaves, and their `__call__` looks for a plan first.
 """
 import inspect
 import sys
+import weakref
 
 from flax.nnx.fast import flights, graphcalls, graphprograms, nodes, partials, plans, programs
 from flax.nnx.fast import treecalls, treeprograms, watch
@@ -20,9 +21,14 @@ def _shared(pure_class):
   """Upstream's traced function, as a class that takes its trace from the one that calls use."""
 
   class JitFn(pure_class):
+    program = staticmethod(lambda: None)   # a weak reference, once `init` made a program
+
     def __call__(self, *args, **kwargs):
-      program = getattr(self, 'program', None)   # which `init` sets
+      program = self.program()
       return super().__call__(*args, **kwargs) if program is None else program.traced(args, kwargs)
+
+    def __getstate__(self):
+      return {name: value for name, value in vars(self).items() if name != 'program'}
 
   for name in ('__module__', '__name__', '__qualname__', '__doc__'):
     setattr(JitFn, name, getattr(pure_class, name))
@@ -39,29 +45,42 @@ def _fast_init(pure_init, pure_class, make):
     bound.apply_defaults()
     shared = self.jitted_fn.__wrapped__
     pure = pure_class.__call__.__get__(shared)
-    shared.program, self._fast_site = make(self.fun, self.jitted_fn, pure, bound.arguments)
-    self.jitted_fn = shared.program
+    program, self._fast_site = make(self.fun, self.jitted_fn, shared, pure, bound.arguments)
+    self.jitted_fn, shared.program = program, weakref.ref(program)
 
   return init
 
 
-def _graph(fun, full, pure, options):
+def _copy(self):
+  made = object.__new__(type(self))
+  vars(made).update(vars(self))
+  return made
+
+
+def _state(self):
+  """What a deep copy or a pickle holds, which is upstream's: its calls go upstream's way."""
+  state = {name: value for name, value in vars(self).items() if name != '_fast_site'}
+  state['jitted_fn'] = getattr(self.jitted_fn, 'full', self.jitted_fn)
+  return state
+
+
+def _graph(fun, full, shared, pure, options):
   # A donated array has to come back, so nothing could be left out.
   simple = all([options[name] is None for name in PLACED + DONATED])
   passed_on = {name: options[name] for name in PASSED_ON}
-  program = graphprograms.GraphProgram(full, pure, passed_on if simple else None)
+  program = graphprograms.GraphProgram(full, shared, pure, passed_on if simple else None)
   return program, graphcalls.GraphSite(fun, program)
 
 
-def _tree(fun, full, pure, options, listed=False):
+def _tree(fun, full, shared, pure, options, listed=False):
   simple = all([options[name] is None for name in PLACED])
   passed_on = {name: options[name] for name in PASSED_ON + DONATED}
-  program = treeprograms.TreeProgram(full, pure, passed_on if simple else None, listed)
+  program = treeprograms.TreeProgram(full, shared, pure, passed_on if simple else None, listed)
   return program, (treecalls.PartialSite if listed else treecalls.TreeSite)(fun, program)
 
 
-def _partial(fun, full, pure, options):
-  return _tree(fun, full, pure, options, listed=True)
+def _partial(fun, full, shared, pure, options):
+  return _tree(fun, full, shared, pure, options, listed=True)
 
 
 # Class of what `nnx.jit` or `nnx.jit_partial` gives -> class of what it traces, and our parts.
@@ -90,4 +109,5 @@ def install(compilation: dict) -> None:
     wrapped, pure_class = compilation[name], compilation[traced]
     compilation[traced] = _shared(pure_class)
     wrapped.__init__ = front(_fast_init(wrapped.__init__, pure_class, make), wrapped.__init__)
+    wrapped._fast_site, wrapped.__copy__, wrapped.__getstate__ = None, _copy, _state
     wrapped.__call__ = call_front(call, wrapped.__call__, 'jitted_fn')

@@ -9,7 +9,7 @@ from cpython.object cimport PyObject
 
 from flax.nnx.fast cimport kinds, upstream
 from flax.nnx.fast.kinds cimport TypeInfo, info_of
-from flax.nnx.fast.nodes cimport carried
+from flax.nnx.fast.nodes cimport carried, sortable
 
 
 cdef class Roots:
@@ -35,6 +35,8 @@ cdef bint tree_passes(object value, int depth) except -1:
   if depth > 20:
     return False
   if cls is dict:
+    if not sortable(value):
+      return False
     value = (<dict>value).values()
   elif cls is not list and cls is not tuple:
     return passes(value)

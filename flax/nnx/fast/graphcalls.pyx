@@ -22,7 +22,7 @@ from flax.nnx.fast.kinds cimport TypeInfo, info_of
 from flax.nnx.fast.nodes cimport NodeStates, has_states, split_of, states_in
 from flax.nnx.fast.plans cimport Plan
 from flax.nnx.fast.programs cimport Outcome, same_list
-from flax.nnx.fast.sites cimport MISS, Planned, Site
+from flax.nnx.fast.sites cimport MISS, Planned, Site, uncompiled
 from flax.nnx.fast.traces cimport at_top_level, configured
 
 cdef extern from "Python.h":
@@ -205,6 +205,9 @@ cdef class GraphSite(Site):
         if not tree_passes(value, 0):
           self.count('keyword arguments that are nodes, not in alphabetical order')
           return None
+    if cache is not None and type(cache) is dict:   # which can't be known again
+      self.count('a static cache that is a dict')
+      return None
     planned = self.planned_for(args, kwargs, pure_args, pure_kwargs)
     if planned is not None and cache is not None:
       planned.cache = weakref.ref(cache)
@@ -293,7 +296,9 @@ cdef class GraphSite(Site):
     outer_args, outer_kwargs = planned.arguments.built(args, kwargs, nodes)
     above = take_off(flight)
     try:
-      if cache is not None:
+      if self.program.calls_back:   # it may change the model, which upstream's second half puts right
+        flight.open()
+      elif cache is not None:
         graph_context.tmp_static_cache = None
       if planned.whole:
         outs = self.program.full(*outer_args, **outer_kwargs)
@@ -392,6 +397,8 @@ def call(jit, tuple args, dict kwargs):
   """What calling a function that `nnx.jit` made does."""
   cdef GraphSite site = jit._fast_site
   cdef object result
+  if site is None:
+    return uncompiled(jit, args, kwargs)
   site.calls += 1
   cache = graph_context.tmp_static_cache
   if site.plans and at_top_level():

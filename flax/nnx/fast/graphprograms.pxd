@@ -13,8 +13,11 @@ cdef class Record:
 
 @cython.final
 cdef class GraphProgram(Program):
+  cdef bint calls_back              # whether any trace calls back into Python
+  cdef object looking               # the thread that looks at a trace that jax has, or None
   cdef list traces                  # GraphDefs that came out of whole programs, and that went in
 
+  cdef bint looked(self) except -1
   cdef int note_unused(self, Record record, tuple args, dict kwargs) except -1
   cdef tuple run(self, tuple args, dict kwargs)
   cdef tuple run_whole(self, tuple args, dict kwargs)

@@ -5,6 +5,7 @@ microsecond. Here the traced function leaves out the leaves that it got and gave
 known by their tracer; the caller fills them in.
 """
 import itertools
+from threading import get_ident
 
 import jax
 import numpy as np
@@ -20,6 +21,7 @@ from flax.nnx.fast.nodes cimport split_of, states_in
 from flax.nnx.fast.programs cimport FULL, OUTER, SCALARS, Outcome, Program, all_values, same_list
 from flax.nnx.fast.programs import NotPlain
 from flax.nnx.fast.traces cimport at_top_level
+from flax.nnx.fast.equations import of_current_trace
 
 cdef extern from "Python.h":
   Py_ssize_t Py_REFCNT(PyObject* o) noexcept
@@ -35,6 +37,10 @@ cdef tuple NO_ARRAYS = (str, bytes, type(None), type(...))
 
 cdef class Record:
   pass
+
+
+class NotKept(Exception):
+  """jax would trace again what it traced for the last call."""
 
 
 # ---- what may stay ----
@@ -69,7 +75,7 @@ cdef bint alone(object array, Py_ssize_t holders) except -1:
   return type(array) is upstream.ArrayImpl
 
 
-cdef Record record_of(list splits, list leaves, object treedef):
+cdef Record record_of(list splits, list leaves, object treedef, bint may_stay):
   """What comes back of the leaves in `splits`, where upstream's function gives these leaves."""
   cdef Record record = Record.__new__(Record)
   record.treedef = treedef
@@ -86,7 +92,8 @@ cdef Record record_of(list splits, list leaves, object treedef):
   record.sources = []
   for leaf in leaves:
     at = inputs.get(id(leaf), -1)
-    record.sources.append(at if at >= 0 and times[id(leaf)] == 1 and keepable(leaf) else -1)
+    stays = may_stay and at >= 0 and times[id(leaf)] == 1 and keepable(leaf)
+    record.sources.append(at if stays else -1)
   record.graphdefs = [(<Split>one).graphdef for one in splits]
   return record
 
@@ -140,7 +147,8 @@ cdef object restored(object x, list splits):
 cdef class Placement:
   """Where arrays lie, as long as it is one and the same place."""
   cdef object device        # None before the first array
-  cdef bint loose, committed
+  cdef object memory        # its default kind
+  cdef bint loose, committed, plain
 
   cdef bint add(self, object value) except -1:
     """False: this array is somewhere else, or it is not known where."""
@@ -148,18 +156,19 @@ cdef class Placement:
     if cls is upstream.KeyArray:
       return self.add(value._base_array)
     if cls is not upstream.ArrayImpl:
-      return (
-        cls in SCALARS or cls in NO_ARRAYS or cls is upstream.ndarray or isinstance(value, np.generic)
-      )
+      if cls in NO_ARRAYS:
+        return True
+      self.plain = True
+      return cls in SCALARS or cls is upstream.ndarray or isinstance(value, np.generic)
     sharding = value.sharding
     if type(sharding) is not SingleDevice or value.is_deleted():
       return False
     (device,) = sharding.device_set
     if self.device is None:
-      if sharding.memory_kind not in (None, device.default_memory().kind):
-        return False
-      self.device = device
+      self.device, self.memory = device, device.default_memory().kind
     if self.device != device or not default_layout(value):
+      return False
+    if sharding.memory_kind not in (None, self.memory):
       return False
     if value._committed:
       self.committed = True
@@ -186,13 +195,15 @@ cdef bint uniform(list lists, list others) except -1:
     for leaf in leaves:
       if not nodes.add(leaf):
         return False
-  rest.device = nodes.device
+  rest.device, rest.memory = nodes.device, nodes.memory
   for other in others:
     if not rest.add(other):
       return False
-  if nodes.loose and (nodes.committed or rest.committed):
+  if nodes.plain and rest.device is not None and rest.device != jax.local_devices()[0]:
+    return False   # plain values become arrays on the default device
+  if (nodes.loose or nodes.plain) and (nodes.committed or rest.committed):
     return False
-  return no_mesh() and (not nodes.loose or jax.config.jax_default_device is None)
+  return no_mesh() and (not (nodes.loose or nodes.plain) or jax.config.jax_default_device is None)
 
 
 cdef bint no_mesh() except -1:
@@ -211,8 +222,8 @@ def fresh(arrays):
 # ---- the program ----
 
 cdef class GraphProgram(Program):
-  def __init__(self, full, pure, options):
-    super().__init__(full, pure, options)
+  def __init__(self, full, shared, pure, options):
+    super().__init__(full, shared, pure, options)
     self.traces = []
 
   def __call__(self, *args, **kwargs):
@@ -224,7 +235,7 @@ cdef class GraphProgram(Program):
     cdef list others = []
     if not at_top_level() or not self.flattens():
       return self.run_whole(args, kwargs)
-    outer = swapped(args, kwargs, splits, others)
+    outer = None if self.static_states(args, kwargs) else swapped(args, kwargs, splits, others)
     if outer is None or not uniform([(<Split>split).leaves for split in splits], others):
       return self.run_whole(args, kwargs)
     others.clear()
@@ -241,10 +252,18 @@ cdef class GraphProgram(Program):
   cdef tuple run_whole(self, tuple args, dict kwargs):
     return (None, *open_call(self.full, args, kwargs))
 
+  cdef bint looked(self) except -1:
+    """Whether the trace under way places arrays; notes whether it calls back."""
+    places, calls_back = of_current_trace()
+    self.calls_back = self.calls_back or calls_back
+    return places
+
   def trace_outer(self, args, kwargs):
     """The function behind `outer`: upstream's, less what came back untouched."""
     cdef list splits = []
     cdef Record record
+    if self.looking == get_ident():
+      raise NotKept
     ground()
     pure_args, pure_kwargs = restored((args, kwargs), splits)
     if self.leads(OUTER):
@@ -252,15 +271,17 @@ cdef class GraphProgram(Program):
     else:
       args_out, kwargs_out, out = self.replayed(pure_args, pure_kwargs)
     leaves, treedef = tree_flatten((args_out, kwargs_out))
+    places = self.looked()
     if not all_values(leaves) or not all_values(jax.tree.leaves(out)):
       return args_out, kwargs_out, out   # jax's message says where in this
-    record = record_of(splits, leaves, treedef)
+    record = record_of(splits, leaves, treedef, not places)
     return Outcome(record, [x for x, at in zip(leaves, record.sources) if at < 0]), out
 
   def traced(self, args, kwargs):
     """What upstream's function gives for tracers."""
     ground()
     result = self.pure(*args, **kwargs) if self.leads(FULL) else self.replay(args, kwargs)
+    self.looked()
     before, after = states_in((args, kwargs)), states_in(result[:2])
     self.traces.insert(0, ([one._graphdef for one in after], [one._graphdef for one in before]))
     del self.traces[TRACES_KEPT:]
@@ -301,7 +322,13 @@ cdef class GraphProgram(Program):
       return 0
     positional, named = numbered((args, kwargs))
     places = jax.tree.leaves(self.dynamic(positional, named))
-    jaxpr = self.outer.trace(*args, **kwargs).jaxpr.jaxpr
+    self.looking = get_ident()
+    try:
+      jaxpr = open_call(self.outer.trace, args, kwargs).jaxpr.jaxpr
+    except NotKept:
+      return 0
+    finally:
+      self.looking = None
     if len(jaxpr.invars) != len(places):
       return 0
     used = {id(x) for equation in jaxpr.eqns for x in equation.invars}

@@ -22,5 +22,6 @@ cdef object TreeState             # the same where graphs are not updated
 cdef bint plain_states(object states) except -1
 cdef list states_in(object carried)       # the NodeStates in lists, tuples and dicts, in jax's order
 cdef bint has_states(object x) except -1  # whether there are any, anywhere in a pytree
+cdef bint sortable(dict mapping) except -1
 cdef object rebuilt(object x, object visit)
 cdef tuple carried(object node)           # (token, leaves); (None, None) where it is none of these

@@ -68,6 +68,12 @@ class _Path:
   def __str__(self):
     return jax.tree_util.keystr(self.path)
 
+  def __eq__(self, other):
+    return type(other) is _Path and self.path == other.path
+
+  def __hash__(self):
+    return hash(self.path)
+
 
 def flat_with_keys(Flat flat not None):
   tree = tree_unflatten(flat.treedef, flat.leaves)
@@ -93,13 +99,24 @@ cdef list states_in(object carried):
 cdef int collect_states(object x, list found) except -1:
   if type(x) is NodeStates:
     found.append(x)
-  elif type(x) is dict and all([type(key) is str for key in <dict>x]):   # others are in no plan
+  elif type(x) is dict and sortable(x):   # others are in no plan
     for key in sorted(x):
       collect_states((<dict>x)[key], found)
   elif type(x) is tuple or type(x) is list:
     for item in x:
       collect_states(item, found)
   return 0
+
+
+cdef bint sortable(dict mapping) except -1:
+  """Whether jax sorts the keys without code of theirs: all are strings, or all are ints."""
+  cdef object cls = None
+  for key in mapping:
+    if cls is None:
+      cls = type(key)
+    if type(key) is not cls or cls is not str and cls is not int:
+      return False
+  return True
 
 
 def is_states(x):
@@ -120,13 +137,13 @@ cdef bint has_states(object x) except -1:
 
 
 cdef object rebuilt(object x, object visit):
-  """Lists, tuples and dicts of strings anew, in jax's order, with what `visit` gives for the rest."""
+  """Lists, tuples and `sortable` dicts anew, in jax's order, with what `visit` gives for the rest."""
   cls = type(x)
   if cls is tuple:
     return tuple([rebuilt(item, visit) for item in <tuple>x])
   if cls is list:
     return [rebuilt(item, visit) for item in <list>x]
-  if cls is dict and all([type(key) is str for key in <dict>x]):
+  if cls is dict and sortable(x):
     return {key: rebuilt(x[key], visit) for key in sorted(<dict>x)}
   return visit(x)
 

@@ -33,7 +33,7 @@ cdef class Bound:
           return result
       return self.general(site, args, kwargs)
     except BaseException as error:
-      raise_within_call(error)
+      raise_within_call([error])
 
   cdef object general(self, GraphSite site, tuple args, dict kwargs):
     offer = static_cache(self.cache)
@@ -46,13 +46,13 @@ cdef class Bound:
       offer.__exit__()
 
 
-def raising(error, args, kwargs):
-  raise error
+def raising(errors, args, kwargs):
+  raise errors.pop()   # the frames in its traceback must not hold it
 
 
 def cached_partial(f, *cached_args, graph=None, graph_updates=None):
   wrapper = pure_cached_partial(f, *cached_args, graph=graph, graph_updates=graph_updates)
-  if type(f) is not JitWrapped:
+  if type(f) is not JitWrapped or f._fast_site is None:
     return wrapper
   inner = inspect.getclosurevars(wrapper).nonlocals
   cdef Bound bound = Bound.__new__(Bound)

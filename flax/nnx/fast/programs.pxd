@@ -21,14 +21,17 @@ cdef class Program:
   # jax.jit that takes flat nodes and gives an Outcome; None until it is needed, and where the
   # caller's options leave upstream's own program only
   cdef readonly object outer
+  cdef readonly object shared       # upstream's traced function, which `full` is of
   cdef Leader leader                # the one of both that was traced first
   cdef object pure                  # upstream's function
   cdef dict options                 # of `outer`
   cdef tuple statics                # positions and names of static arguments, once asked for
   cdef dict __dict__
+  cdef object __weakref__
 
   cdef bint flattens(self) except -1
   cdef bint is_static(self, object at, Py_ssize_t n) except -1
+  cdef bint static_states(self, tuple args, dict kwargs) except -1
   cdef object dynamic(self, tuple args, dict kwargs)
   cdef bint leads(self, Leader one) noexcept
   cdef tuple replayed(self, tuple args, dict kwargs)

@@ -6,6 +6,7 @@ that is asked first, and the other replays it. So traces are counted as upstream
 """
 import functools
 import inspect
+import weakref
 
 import jax
 import numpy as np
@@ -15,6 +16,8 @@ from jax.extend.core import jaxpr_as_fun
 from cpython.list cimport PyList_GET_SIZE
 
 from flax.nnx.fast cimport upstream
+from flax.nnx.fast.flights cimport open_call
+from flax.nnx.fast.nodes cimport has_states
 
 cdef object tree_unflatten = jax.tree.unflatten
 cdef tuple SCALARS = (int, float, bool, complex)
@@ -66,33 +69,45 @@ class NotPlain(Exception):
 class Traced:
   """The function that jax traces for a program; to all appearances upstream's."""
 
-  def __init__(self, shared, trace):
-    self.__trace = trace   # by a name that jax.jit, which copies attributes, does not use itself
-    functools.update_wrapper(self, shared, updated=())
+  def __init__(self, program):
+    # Weakly, or a dropped function were a cycle; by a name that jax.jit, which copies attributes, does not use.
+    self.__program = weakref.ref(program)
+    functools.update_wrapper(self, program.__wrapped__, updated=())
 
   def __repr__(self):
     return repr(self.__wrapped__)
 
   def __call__(self, *args, **kwargs):
-    return self.__trace(args, kwargs)
+    return self.__program().trace_outer(args, kwargs)
 
 
 cdef class Program:
-  def __init__(self, full, pure, options):
-    self.full, self.pure, self.options = full, pure, options
+  def __init__(self, full, shared, pure, options):
+    self.full, self.shared, self.pure, self.options = full, shared, pure, options
     functools.update_wrapper(self, full, updated=())
-    self.__wrapped__ = full.__wrapped__
+    self.__wrapped__ = shared
 
   cdef bint flattens(self) except -1:
     """Whether there is a program over flat nodes; it is made when first asked for."""
     if self.outer is None and self.options is not None:
-      made = jax.jit(Traced(self.full.__wrapped__, self.trace_outer), **self.options)
+      made = jax.jit(Traced(self), **self.options)
       if self.outer is None:   # no other thread was faster
         self.outer = made
     return self.outer is not None
 
   def __getattr__(self, name):
     return getattr(self.full, name)
+
+  # A callback may ask for these during a call by plan, whose contexts are none of theirs.
+
+  def lower(self, *args, **kwargs):
+    return open_call(self.full.lower, args, kwargs)
+
+  def trace(self, *args, **kwargs):
+    return open_call(self.full.trace, args, kwargs)
+
+  def eval_shape(self, *args, **kwargs):
+    return open_call(self.full.eval_shape, args, kwargs)
 
   def _cache_size(self):
     return self.full._cache_size() + (0 if self.outer is None else self.outer._cache_size())
@@ -111,6 +126,15 @@ cdef class Program:
       self.statics = tuple(positions), frozenset(names)
     positions, names = self.statics
     return at in names if type(at) is str else at in positions or at - n in positions
+
+  cdef bint static_states(self, tuple args, dict kwargs) except -1:
+    """Whether a static argument is a node, or has one in it, which upstream's own program refuses."""
+    cdef Py_ssize_t n = len(args)
+    if self.options['static_argnums'] is None and self.options['static_argnames'] is None:
+      return False
+    return has_states([x for i, x in enumerate(args) if self.is_static(i, n)]) or has_states(
+      [x for name, x in kwargs.items() if self.is_static(name, n)]
+    )
 
   cdef object dynamic(self, tuple args, dict kwargs):
     """The arguments that are not static."""

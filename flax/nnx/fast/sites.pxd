@@ -45,4 +45,6 @@ cdef class Site:
   cdef int used(self) noexcept
 
 
+cdef object uncompiled(object jit, tuple args, dict kwargs)   # a call of a copy, which has no site
+
 cdef object MISS               # what a call by plan gives before anything was done

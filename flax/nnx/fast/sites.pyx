@@ -8,6 +8,7 @@ import logging
 import weakref
 
 from flax.nnx.fast.arguments cimport Roots, arguments_of
+from flax.nnx.fast.fallbacks cimport count
 from flax.nnx.fast.plans cimport Plan, recorded, why_not
 from flax.nnx.fast.programs cimport same_list
 from flax.nnx.fast.traces cimport at_top_level
@@ -151,6 +152,11 @@ cdef class Site:
         return planned
     self.count('arguments that no plan is for')
     return None
+
+
+cdef object uncompiled(object jit, tuple args, dict kwargs):
+  count('jit', type(jit), 'a function that was copied deeply or unpickled')
+  return type(jit).__call__.__wrapped__(jit, *args, **kwargs)
 
 
 def all_sites() -> list:

@@ -12,7 +12,7 @@ from flax.nnx.fast.graphtypes cimport GraphDef, same_objects
 from flax.nnx.fast.nodes cimport Flat, flat_like
 from flax.nnx.fast.plans cimport Plan
 from flax.nnx.fast.programs cimport Outcome
-from flax.nnx.fast.sites cimport MISS, Planned, Site
+from flax.nnx.fast.sites cimport MISS, Planned, Site, uncompiled
 from flax.nnx.fast.traces cimport at_top_level
 from flax.nnx.fast.treeprograms cimport Changes, unpacked
 
@@ -87,9 +87,9 @@ cdef class TreeSite(Site):
     if not changes.single:
       return self.count('the function gave a Variable another kind of value')
     seen.changes, seen.leaves = changes, [planned.places[place] for place in changes.places]
-    for i, treedef in enumerate(changes.treedefs):   # which jax then knows by identity
-      if same_treedef(treedef, planned.tokens[i], 0):
-        planned.tokens[i] = treedef
+    for i, token in enumerate(planned.tokens):   # which jax then knows by identity
+      if same_treedef(changes.treedefs[i], token, 0):
+        planned.tokens[i] = changes.treedefs[i]
     planned.know(seen, seen_of(planned, changes))
     return self.keep(planned)
 
@@ -123,7 +123,11 @@ cdef class TreeSite(Site):
       return MISS
     plan.collect(arrays)
     plan.collect_owners(None, owners)
-    outer_args, outer_kwargs = self.outer_args(jit, planned, args, kwargs, arrays)
+    outer = self.outer_args(jit, planned, args, kwargs, arrays)
+    if outer is None:
+      self.count('an argument is a node that holds something else than arrays')
+      return MISS
+    outer_args, outer_kwargs = outer
     outs = self.program.flat_run(outer_args, outer_kwargs)
     self.landed(jit, planned, outs, owners)
     return returned(jit, outs[0])
@@ -224,6 +228,8 @@ cdef class PartialSite(TreeSite):
 
   cdef Planned fit(self, object jit, tuple args, dict kwargs, list held):
     """The latest plan, where the list of what is bound still is as it was."""
+    if type(jit.partial_args) is not list:
+      return None
     cdef Planned planned = self.plans[0]
     cdef list bound = jit.partial_args
     cdef list places = planned.places
@@ -251,6 +257,11 @@ cdef class PartialSite(TreeSite):
         k = planned.places[i]
         if k >= 0:
           leaves[i] = arrays[k]
+    if not (tree_passes(args, 0) and tree_passes(kwargs, 0)):   # there may be nodes in it
+      both = self.program.flattened(((), *args), kwargs)
+      if both is None:
+        return None
+      args, kwargs = both[0][1:], both[1]
     return (flat_like(planned.tokens[0], leaves), *args), kwargs
 
   cdef tuple taken(self, object jit, tuple args, dict kwargs):
@@ -268,6 +279,8 @@ def call(jit, tuple args, dict kwargs):
   """What calling a function that `nnx.jit` made without graph updates does."""
   cdef TreeSite site = jit._fast_site
   cdef object result
+  if site is None:
+    return uncompiled(jit, args, kwargs)
   site.calls += 1
   if site.plans and at_top_level():
     result = site.by_plan(jit, args, kwargs)
