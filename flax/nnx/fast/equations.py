@@ -1,7 +1,7 @@
 """What a function does besides computing, seen at the end of its trace.
 
-A function that says where arrays lie may give back elsewhere what it did not touch. One that calls back into
-Python may change the model while its program runs.
+A function that says where arrays lie may give back elsewhere what it did not touch. One that calls
+back into Python may change the model while its program runs.
 """
 
 import typing as tp
@@ -54,7 +54,7 @@ def _looked(equations: _Equations, constants: tp.Iterable) -> tuple[bool, bool]:
 
 
 def of_current_trace() -> tuple[bool, bool]:
-  """(places arrays, calls back) of what the trace under way has seen; (False, False) where there is none."""
+  """(places arrays, calls back) of what the trace under way has seen; (False, False) without one."""
   frame = getattr(core.trace_ctx.trace, 'frame', None)
   if frame is None:
     return False, False

@@ -15,4 +15,5 @@ cdef class Flight:
 cdef object take_off(object flight)          # None: a call that upstream's contexts know
 cdef int land(object above) except -1        # `above`: what `take_off` gave
 cdef object open_call(object jitted, tuple args, dict kwargs)
+cdef bint under_way() noexcept               # whether this thread is in a call by plan
 cdef int ground() except -1                  # a trace begins: opens the contexts of the latest call

@@ -72,6 +72,10 @@ cdef object open_call(object jitted, tuple args, dict kwargs):
     land(above)
 
 
+cdef bint under_way() noexcept:
+  return flax_flight is not NULL and flax_flight is not <PyObject*>None
+
+
 cdef int ground() except -1:
   cdef object flight = None if flax_flight is NULL else <object>flax_flight
   if flight is not None:

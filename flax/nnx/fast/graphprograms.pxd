@@ -18,6 +18,7 @@ cdef class GraphProgram(Program):
   cdef list traces                  # GraphDefs that came out of whole programs, and that went in
 
   cdef bint looked(self) except -1
+  cdef object jaxpr_known(self, tuple args, dict kwargs)
   cdef int note_unused(self, Record record, tuple args, dict kwargs) except -1
   cdef tuple run(self, tuple args, dict kwargs)
   cdef tuple run_whole(self, tuple args, dict kwargs)

@@ -312,6 +312,18 @@ cdef class GraphProgram(Program):
     outcome, out = outs
     return (*whole(outcome, splits, False), out)
 
+  cdef object jaxpr_known(self, tuple args, dict kwargs):
+    """Of the trace that jax has for these; None where it would have to trace again."""
+    jaxpr = None
+    self.looking = get_ident()
+    try:
+      jaxpr = open_call(self.outer.trace, args, kwargs).jaxpr.jaxpr
+    except NotKept:
+      pass
+    finally:
+      self.looking = None
+    return jaxpr
+
   cdef int note_unused(self, Record record, tuple args, dict kwargs) except -1:
     """Notes which leaves the program does not use: jax does not look whether those were deleted."""
     cdef list places
@@ -322,14 +334,8 @@ cdef class GraphProgram(Program):
       return 0
     positional, named = numbered((args, kwargs))
     places = jax.tree.leaves(self.dynamic(positional, named))
-    self.looking = get_ident()
-    try:
-      jaxpr = open_call(self.outer.trace, args, kwargs).jaxpr.jaxpr
-    except NotKept:
-      return 0
-    finally:
-      self.looking = None
-    if len(jaxpr.invars) != len(places):
+    jaxpr = self.jaxpr_known(args, kwargs)
+    if jaxpr is None or len(jaxpr.invars) != len(places):
       return 0
     used = {id(x) for equation in jaxpr.eqns for x in equation.invars}
     used.update([id(x) for x in jaxpr.outvars])

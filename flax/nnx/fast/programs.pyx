@@ -16,10 +16,11 @@ from jax.extend.core import jaxpr_as_fun
 from cpython.list cimport PyList_GET_SIZE
 
 from flax.nnx.fast cimport upstream
-from flax.nnx.fast.flights cimport open_call
+from flax.nnx.fast.flights cimport open_call, under_way
 from flax.nnx.fast.nodes cimport has_states
 
 cdef object tree_unflatten = jax.tree.unflatten
+cdef tuple STAGES = ('lower', 'trace', 'eval_shape')
 cdef tuple SCALARS = (int, float, bool, complex)
 
 
@@ -70,7 +71,7 @@ class Traced:
   """The function that jax traces for a program; to all appearances upstream's."""
 
   def __init__(self, program):
-    # Weakly, or a dropped function were a cycle; by a name that jax.jit, which copies attributes, does not use.
+    # Weakly: a dropped function is no cycle. jax.jit copies attributes, and does not use this name.
     self.__program = weakref.ref(program)
     functools.update_wrapper(self, program.__wrapped__, updated=())
 
@@ -79,6 +80,10 @@ class Traced:
 
   def __call__(self, *args, **kwargs):
     return self.__program().trace_outer(args, kwargs)
+
+
+def outside(stage, *args, **kwargs):
+  return open_call(stage, args, kwargs)
 
 
 cdef class Program:
@@ -96,18 +101,10 @@ cdef class Program:
     return self.outer is not None
 
   def __getattr__(self, name):
-    return getattr(self.full, name)
-
-  # A callback may ask for these during a call by plan, whose contexts are none of theirs.
-
-  def lower(self, *args, **kwargs):
-    return open_call(self.full.lower, args, kwargs)
-
-  def trace(self, *args, **kwargs):
-    return open_call(self.full.trace, args, kwargs)
-
-  def eval_shape(self, *args, **kwargs):
-    return open_call(self.full.eval_shape, args, kwargs)
+    found = getattr(self.full, name)
+    if name in STAGES and under_way():   # in a callback of a call by plan, whose contexts are others
+      return functools.partial(outside, found)
+    return found
 
   def _cache_size(self):
     return self.full._cache_size() + (0 if self.outer is None else self.outer._cache_size())

@@ -7,8 +7,8 @@ import inspect
 import logging
 import weakref
 
+from flax.nnx.fast cimport fallbacks
 from flax.nnx.fast.arguments cimport Roots, arguments_of
-from flax.nnx.fast.fallbacks cimport count
 from flax.nnx.fast.plans cimport Plan, recorded, why_not
 from flax.nnx.fast.programs cimport same_list
 from flax.nnx.fast.traces cimport at_top_level
@@ -155,7 +155,7 @@ cdef class Site:
 
 
 cdef object uncompiled(object jit, tuple args, dict kwargs):
-  count('jit', type(jit), 'a function that was copied deeply or unpickled')
+  fallbacks.count('jit', type(jit), 'a function that was copied deeply or unpickled')
   return type(jit).__call__.__wrapped__(jit, *args, **kwargs)
 
 
