@@ -35,7 +35,7 @@ def _programs_in(value: tp.Any) -> tp.Iterator[tp.Any]:
   if isinstance(value, (tuple, list)):
     for item in value:
       yield from _programs_in(item)
-  elif hasattr(value, 'eqns'):
+  elif hasattr(type(value), 'eqns'):
     yield value
 
 
