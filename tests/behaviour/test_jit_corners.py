@@ -138,13 +138,15 @@ def test_plain_values_that_are_not_touched(say, at, rest):
 def test_memory_kinds(say):
   device = jax.devices()[0]
   kinds = sorted(memory.kind for memory in device.addressable_memories())
-  for kind in kinds:
+  for kind, name in [(kind, name) for kind in kinds for name in 'bw']:
     net = Net()
     net.w.set_value(jax.device_put(X, device))
-    net.b.set_value(jax.device_put(X, jax.sharding.SingleDeviceSharding(device, memory_kind=kind)))
-    step = nnx.jit(lambda net, x: x * net.w[...])
+    net.b.set_value(jax.device_put(X, device))
+    odd = vars(net)[name]
+    odd.set_value(jax.device_put(X, jax.sharding.SingleDeviceSharding(device, memory_kind=kind)))
+    step = nnx.jit(lambda net, x: x * vars(net)['w' if name == 'b' else 'b'][...])  # noqa: B023
     for _ in range(4):
-      say(error_of(lambda: step(net, X)).split('\n')[0], net.b.get_raw_value().sharding.memory_kind)  # noqa: B023
+      say(kind, name, error_of(lambda: step(net, X)).split('\n')[0], odd.get_raw_value().sharding.memory_kind)  # noqa: B023
 
 
 # ---- arguments ----
