@@ -1,5 +1,7 @@
 """What upstream does and few would expect, kept: docs/compatibility.md lists it."""
 
+import sys
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -47,13 +49,13 @@ def test_negative_zero(say):
 
 
 def test_not_a_number(say):
-  """It never equals the traced one, so that each call traces."""
+  """It never equals the traced one, so that each call traces; up to Python 3.12 the same object passes."""
   step, traced = counted()
   model = Model(float('nan'))
   for _ in range(4):
     step(model)
   say(len(traced))
-  assert len(traced) == 4
+  assert len(traced) == (4 if sys.version_info >= (3, 13) else 1)
 
 
 def test_order_of_attributes(say):

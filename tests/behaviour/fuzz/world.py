@@ -182,7 +182,8 @@ def remove(node, x, other):
 
 
 def rename(node, x, other):
-  for name in attributes_of(node)[:1]:
+  """Not an array, which a name with an underscore would make a static value: a tracer that leaks."""
+  for name in [name for name in attributes_of(node) if not isinstance(vars(node)[name], jax.Array)][:1]:
     put_last(node, name, name + '_')
 
 
