@@ -45,7 +45,7 @@ def _fast_init(pure_init, pure_class, make):
     bound.apply_defaults()
     shared = self.jitted_fn.__wrapped__
     pure = pure_class.__call__.__get__(shared)
-    program, self._fast_site = make(self.fun, self.jitted_fn, shared, pure, bound.arguments)
+    program, self._fast_site = make(self.fun, self.jitted_fn, pure, bound.arguments)
     self.jitted_fn, shared.program = program, weakref.ref(program)
 
   return init
@@ -64,23 +64,23 @@ def _state(self):
   return state
 
 
-def _graph(fun, full, shared, pure, options):
+def _graph(fun, full, pure, options):
   # A donated array has to come back, so nothing could be left out.
   simple = all([options[name] is None for name in PLACED + DONATED])
   passed_on = {name: options[name] for name in PASSED_ON}
-  program = graphprograms.GraphProgram(full, shared, pure, passed_on if simple else None)
+  program = graphprograms.GraphProgram(full, pure, passed_on if simple else None)
   return program, graphcalls.GraphSite(fun, program)
 
 
-def _tree(fun, full, shared, pure, options, listed=False):
+def _tree(fun, full, pure, options, listed=False):
   simple = all([options[name] is None for name in PLACED])
   passed_on = {name: options[name] for name in PASSED_ON + DONATED}
-  program = treeprograms.TreeProgram(full, shared, pure, passed_on if simple else None, listed)
+  program = treeprograms.TreeProgram(full, pure, passed_on if simple else None, listed)
   return program, (treecalls.PartialSite if listed else treecalls.TreeSite)(fun, program)
 
 
-def _partial(fun, full, shared, pure, options):
-  return _tree(fun, full, shared, pure, options, listed=True)
+def _partial(fun, full, pure, options):
+  return _tree(fun, full, pure, options, listed=True)
 
 
 # Class of what `nnx.jit` or `nnx.jit_partial` gives -> class of what it traces, and our parts.

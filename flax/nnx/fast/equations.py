@@ -10,7 +10,6 @@ import weakref
 import jax
 from jax._src import core
 
-_Equations = tp.Iterable[tp.Any]
 _PLACES = (jax.sharding.Sharding, jax.Device)
 
 
@@ -39,7 +38,7 @@ def _programs_in(value: tp.Any) -> tp.Iterator[tp.Any]:
     yield value
 
 
-def _looked(equations: _Equations, constants: tp.Iterable) -> tuple[bool, bool]:
+def _looked(equations: tp.Iterable, constants: tp.Iterable) -> tuple[bool, bool]:
   """Of equations and those inside them: whether any places arrays, and whether any calls back."""
   places, calls_back = any(map(_lies_elsewhere, constants)), False
   for equation in equations:

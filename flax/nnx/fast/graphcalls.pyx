@@ -205,7 +205,7 @@ cdef class GraphSite(Site):
         if not tree_passes(value, 0):
           self.count('keyword arguments that are nodes, not in alphabetical order')
           return None
-    if cache is not None and type(cache) is dict:   # which can't be known again
+    if type(cache) is dict:   # which can't be known again
       self.count('a static cache that is a dict')
       return None
     planned = self.planned_for(args, kwargs, pure_args, pure_kwargs)

@@ -201,9 +201,10 @@ cdef bint uniform(list lists, list others) except -1:
       return False
   if nodes.plain and rest.device is not None and rest.device != jax.local_devices()[0]:
     return False   # plain values become arrays on the default device
-  if (nodes.loose or nodes.plain) and (nodes.committed or rest.committed):
+  loose = nodes.loose or nodes.plain
+  if loose and (nodes.committed or rest.committed):
     return False
-  return no_mesh() and (not (nodes.loose or nodes.plain) or jax.config.jax_default_device is None)
+  return no_mesh() and (not loose or jax.config.jax_default_device is None)
 
 
 cdef bint no_mesh() except -1:
@@ -222,8 +223,8 @@ def fresh(arrays):
 # ---- the program ----
 
 cdef class GraphProgram(Program):
-  def __init__(self, full, shared, pure, options):
-    super().__init__(full, shared, pure, options)
+  def __init__(self, full, pure, options):
+    super().__init__(full, pure, options)
     self.traces = []
 
   def __call__(self, *args, **kwargs):

@@ -21,7 +21,6 @@ cdef class Program:
   # jax.jit that takes flat nodes and gives an Outcome; None until it is needed, and where the
   # caller's options leave upstream's own program only
   cdef readonly object outer
-  cdef readonly object shared       # upstream's traced function, which `full` is of
   cdef Leader leader                # the one of both that was traced first
   cdef object pure                  # upstream's function
   cdef dict options                 # of `outer`

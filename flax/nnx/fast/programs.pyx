@@ -87,10 +87,10 @@ def outside(stage, *args, **kwargs):
 
 
 cdef class Program:
-  def __init__(self, full, shared, pure, options):
-    self.full, self.shared, self.pure, self.options = full, shared, pure, options
+  def __init__(self, full, pure, options):
+    self.full, self.pure, self.options = full, pure, options
     functools.update_wrapper(self, full, updated=())
-    self.__wrapped__ = shared
+    self.__wrapped__ = full.__wrapped__
 
   cdef bint flattens(self) except -1:
     """Whether there is a program over flat nodes; it is made when first asked for."""

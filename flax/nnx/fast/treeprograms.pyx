@@ -82,8 +82,8 @@ cdef list treedefs_in(object x):
 
 
 cdef class TreeProgram(Program):
-  def __init__(self, full, shared, pure, options, listed):
-    super().__init__(full, shared, pure, options)
+  def __init__(self, full, pure, options, listed):
+    super().__init__(full, pure, options)
     self.listed = listed
 
   def __call__(self, *args, **kwargs):
