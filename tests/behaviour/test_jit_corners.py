@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import gc
 import pickle
 import weakref
@@ -15,15 +16,25 @@ from flax import nnx
 from telling import error_of, plain, tree, value_of
 from ways import WAYS, jitted_by_way
 
-TREE, SIMPLE = {'graph': False}, {'graph': True, 'graph_updates': False}
-MODES = {'graph': {}, 'tree': TREE, 'simple': SIMPLE}
-every_mode = pytest.mark.parametrize('mode', MODES)
+every_mode = pytest.mark.parametrize('mode', WAYS)
 X = jnp.ones(2)
 
 
 class Net(nnx.Module):
   def __init__(self, size=2):
     self.w, self.b = nnx.Param(jnp.ones(size)), nnx.Param(jnp.zeros(size))
+
+
+def counted(body):
+  """The function, and a list that each trace adds to."""
+  traces = []
+
+  @functools.wraps(body)
+  def step(*args, **kwargs):
+    traces.append(1)
+    return body(*args, **kwargs)
+
+  return step, traces
 
 
 class Config(nnx.Module):
@@ -68,7 +79,7 @@ def test_callbacks(say, mode, how, act):
     seen = CALLBACKS[how](called, x[0])
     net.w[...] += 1 if how != 'pure' else seen
 
-  step = nnx.jit(body, **MODES[mode])
+  step = nnx.jit(body, **WAYS[mode])
   for i in range(8):
     if i == 4:
       acts.append(lambda: ACTS[act](step, net))
@@ -158,14 +169,13 @@ WRAPPED = {'bare': lambda x: x, 'tuple': lambda x: (x,), 'dict': lambda x: {'a':
 @every_mode
 @pytest.mark.parametrize('wrap', WRAPPED)
 def test_nodes_as_static_arguments(say, mode, wrap):
-  traces = []
-
   def body(static, x):
-    traces.append(1)
     return x * 2
 
+  body, traces = counted(body)
+
   for options in ({'static_argnums': 0}, {'static_argnames': 'static'}):
-    step = nnx.jit(body, **options, **MODES[mode])
+    step = nnx.jit(body, **options, **WAYS[mode])
     for static in (Config(), nnx.Param(X), Net(), 'text'):
       for _ in range(3):
         say(error_of(lambda: value_of(step(WRAPPED[wrap](static), X))).split('\n')[0], len(traces))  # noqa: B023
@@ -173,12 +183,11 @@ def test_nodes_as_static_arguments(say, mode, wrap):
 
 @pytest.mark.parametrize('mode', ['tree', 'simple'])
 def test_jit_partial_takes_nodes(say, mode):
-  traces = []
-
   def body(net, *args, **kwargs):
-    traces.append(1)
     net.w[...] += 1
     return net.w[...] * len(jax.tree.leaves((args, kwargs)))
+
+  body, traces = counted(body)
 
   ways = (
     lambda step, node: step(node), lambda step, node: step([node]), lambda step, node: step({'a': (node, X)}),
@@ -187,7 +196,7 @@ def test_jit_partial_takes_nodes(say, mode):
   for way in ways:
     for make in (Config, Net, lambda: nnx.Param(X), lambda: nnx.List([1, Config()])):
       net, node = Net(), make()
-      step = nnx.jit_partial(body, net, **MODES[mode])
+      step = nnx.jit_partial(body, net, **WAYS[mode])
       for i in range(6):
         if i == 4:
           node = make()
@@ -196,7 +205,7 @@ def test_jit_partial_takes_nodes(say, mode):
 
 def test_bound_values_as_a_tuple(say):
   net = Net()
-  step = nnx.jit_partial(lambda net, x: net.w[...] * x, net, **TREE)
+  step = nnx.jit_partial(lambda net, x: net.w[...] * x, net, **WAYS['tree'])
   for i in range(8):
     if i == 4:
       step.partial_args = tuple(step.partial_args)
@@ -219,14 +228,13 @@ KEYS = {
 @every_mode
 @pytest.mark.parametrize('keys', KEYS)
 def test_keys_of_dicts(say, mode, keys):
-  traces = []
-
   def body(net, values):
-    traces.append(1)
     net.w[...] += sum(jax.tree.leaves(values), 0.0)
     return values
 
-  net, step = Net(), nnx.jit(body, **MODES[mode])
+  body, traces = counted(body)
+
+  net, step = Net(), nnx.jit(body, **WAYS[mode])
   for _ in range(4):
     say(error_of(lambda: step(net, {'a': 1.0})), len(traces))
   for _ in range(3):
@@ -243,7 +251,7 @@ def test_keys_of_dicts(say, mode, keys):
 def test_explained_cache_misses(say, mode):
   net = Net()
   net.flag = 1
-  step = nnx.jit(lambda net, x: x * net.w[...], **MODES[mode])
+  step = nnx.jit(lambda net, x: x * net.w[...], **WAYS[mode])
   explain = getattr(jax, 'explain_cache_misses', contextlib.nullcontext)
   with explain(True):
     for x in (X, jnp.ones(1), X, 1.0):
@@ -254,14 +262,13 @@ def test_explained_cache_misses(say, mode):
 
 @every_mode
 def test_caches_cleared_while_tracing(say, mode):
-  traces = []
-
   def body(net, x):
-    traces.append(1)
     jax.clear_caches()
     return x * net.w[...]
 
-  net, step = Net(), nnx.jit(body, **MODES[mode])
+  body, traces = counted(body)
+
+  net, step = Net(), nnx.jit(body, **WAYS[mode])
   for _ in range(4):
     say(error_of(lambda: value_of(step(net, X))), len(traces))
 
@@ -280,7 +287,7 @@ def test_copies_of_jitted_functions(say, mode, calls):
   }
   for name, way in ways.items():
     net, other = Net(), Net()
-    net.step = step = nnx.jit(lambda net, x: net.w[...] * x, **MODES[mode])
+    net.step = step = nnx.jit(lambda net, x: net.w[...] * x, **WAYS[mode])
     del net.step
     for _ in range(calls):
       step(net, X)
@@ -338,7 +345,7 @@ def test_a_dropped_function_needs_no_collection(say, mode, calls):
 
   def make():
     held = Held()
-    return nnx.jit(lambda net, x: (x, held and 1), **MODES[mode]), weakref.ref(held)
+    return nnx.jit(lambda net, x: (x, held and 1), **WAYS[mode]), weakref.ref(held)
 
   gc.collect()
   gc.disable()
