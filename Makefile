@@ -114,14 +114,15 @@ $(DEMO)/.installed: $(WHEELS)/.built benchmarks/requirements.txt
 	.venv/lint/bin/python $(PIP) install -r tests/requirements-lint.txt
 	touch $@
 
-# An environment that runs the checkout; each further call compiles what changed, in seconds.
+# An environment that runs the checkout; each further call compiles what changed, in seconds. C warnings are
+# errors, as they are where a change lands.
 develop: python
 	test -x $(DEV)/bin/python || $(PYTHON) -m venv $(DEV)
 	test -e $(DEV)/.installed || $(DEV)/bin/python $(PIP) install $(TOOLS)
 	test -e $(DEV)/.installed || $(DEV)/bin/python $(PIP) install -c $(CONSTRAINTS) -r tests/requirements.txt
 	test -e $(DEV)/.installed || $(DEV)/bin/python $(PIP) install -c $(CONSTRAINTS) --no-build-isolation -e .
 	touch $(DEV)/.installed
-	$(DEV)/bin/python setup.py -q build_ext --inplace
+	FLAX_FAST_STRICT=1 $(DEV)/bin/python setup.py -q build_ext --inplace
 
 # The same tests on a build with bounds, none and overflow checks and C assertions.
 checked: python

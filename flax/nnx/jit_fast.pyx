@@ -17,6 +17,10 @@ DONATED = ('donate_argnums', 'donate_argnames')
 PASSED_ON = ('static_argnums', 'static_argnames', 'keep_unused', 'inline')
 
 
+def _without(obj, hidden):
+  return {name: value for name, value in vars(obj).items() if name != hidden}
+
+
 def _shared(pure_class):
   """Upstream's traced function, as a class that takes its trace from the one that calls use."""
 
@@ -28,7 +32,7 @@ def _shared(pure_class):
       return super().__call__(*args, **kwargs) if program is None else program.traced(args, kwargs)
 
     def __getstate__(self):
-      return {name: value for name, value in vars(self).items() if name != 'program'}
+      return _without(self, 'program')
 
   for name in ('__module__', '__name__', '__qualname__', '__doc__'):
     setattr(JitFn, name, getattr(pure_class, name))
@@ -59,7 +63,7 @@ def _copy(self):
 
 def _state(self):
   """What a deep copy or a pickle holds, which is upstream's: its calls go upstream's way."""
-  state = {name: value for name, value in vars(self).items() if name != '_fast_site'}
+  state = _without(self, '_fast_site')
   state['jitted_fn'] = getattr(self.jitted_fn, 'full', self.jitted_fn)
   return state
 
