@@ -4,6 +4,7 @@ Compiled functions stand in no traceback; the fronts stand where upstream calls 
 """
 
 import functools
+import os
 import traceback
 
 import jax
@@ -78,6 +79,37 @@ def test_within_another_transform(say, way, around):
     say(*shown(uses[around]))
   call(X + 0)
   say(*shown(uses[around]))
+
+
+@ways
+@pytest.mark.parametrize('calls', [0, 1, 4])
+def test_the_stack_of_a_traced_function(say, way, calls):
+  """What logs and jax's notes on where a program comes from show of the callers."""
+  net = model()
+
+  def seen(net, x):
+    say(*(f'{os.path.basename(at.filename)} {at.name}: {at.line}' for at in traceback.extract_stack()))
+    return step(net, x)
+
+  call = WAYS[way](seen, net)
+  for _ in range(calls):
+    call(X + 0)
+  call(jnp.ones((3, 2)))
+
+
+@pytest.mark.parametrize('cached', [False, True])
+@pytest.mark.parametrize('calls', [0, 1, 4])
+@pytest.mark.parametrize('of', ['in_shardings', 'out_shardings'])
+def test_where_jax_says_it_was(say, cached, calls, of):
+  """A refusal of jax's own that names the line of the call: an axis that two devices cannot share."""
+  mesh = jax.make_mesh((2,), ('data',), axis_types=(jax.sharding.AxisType.Auto,))
+  split = jax.NamedSharding(mesh, jax.P('data'))
+  options = {'in_shardings': (None, split)} if of == 'in_shardings' else {'out_shardings': split}
+  net, jitted = model(), nnx.jit(step, **options)
+  call = nnx.cached_partial(jitted, net) if cached else functools.partial(jitted, net)
+  for _ in range(calls):
+    call(jnp.ones((4, 2)))
+  say(*shown(lambda: call(jnp.ones((3, 2)))))
 
 
 @pytest.mark.parametrize('ask', ['lower', 'trace', 'eval_shape'])

@@ -77,10 +77,10 @@ def _call_of(name: str, code: types.CodeType) -> dis.Positions:
 
 
 @functools.cache
-def _passing(code: types.CodeType, called: str, first: str) -> types.CodeType:
-  """The code of a function that passes all its arguments on, packed, where `code` calls `called`."""
+def _passing(code: types.CodeType, called: str, taken: str, passed: str) -> types.CodeType:
+  """The code of a function that takes and passes on what is said, where `code` calls `called`."""
   at = _call_of(called, code)
-  tree = ast.parse(f'def front({first}*args, **kwargs): return _compiled({first}args, kwargs)')
+  tree = ast.parse(f'def front({taken}): return _compiled({passed})')
   for node in ast.walk(tree):
     for name in node._attributes:
       setattr(node, name, getattr(at, name))
@@ -90,8 +90,8 @@ def _passing(code: types.CodeType, called: str, first: str) -> types.CodeType:
   return namespace['front'].__code__.replace(co_name=code.co_name, co_qualname=code.co_qualname)
 
 
-def _packing(compiled: Function, pure: Function, called: str, first: str) -> Function:
-  code = _passing(pure.__code__, called, first)
+def _packing(compiled: Function, pure: Function, called: str, taken: str, passed: str) -> Function:
+  code = _passing(pure.__code__, called, taken, passed)
   namespace = {'_compiled': compiled, '__builtins__': builtins}
   return functools.wraps(pure)(types.FunctionType(code, namespace))
 
@@ -101,12 +101,17 @@ def call_front(compiled: Function, pure: Function, called: str) -> Function:
 
   In a traceback it stands where `pure` calls what it holds by the name `called`.
   """
-  return _packing(compiled, pure, called, 'self, ')
+  return _packing(compiled, pure, called, 'self, *args, **kwargs', 'self, args, kwargs')
+
+
+def inner_front(compiled: Function, pure: Function, called: str) -> Function:
+  """A front for such a method where a compiled function calls it: it takes what `compiled` takes."""
+  return _packing(compiled, pure, called, 'self, args, kwargs', 'self, args, kwargs')
 
 
 def wrapper_front(compiled: Function, wrapper: Function, called: str) -> Function:
   """A front for a wrapper that takes whatever it gets: `compiled(args, kwargs)`; see `call_front`."""
-  function = _packing(compiled, wrapper, called, '')
+  function = _packing(compiled, wrapper, called, '*args, **kwargs', 'args, kwargs')
   function.__wrapped__ = wrapper.__wrapped__
   return function
 

@@ -6,48 +6,44 @@ way; where a plan fits, the cache is handed on.
 import inspect
 
 from flax.nnx.fast.flights import static_cache
-from flax.nnx.fast.fronts import call_front, front, wrapper_front
+from flax.nnx.fast.fronts import front, inner_front, wrapper_front
 cimport cython
 from flax.nnx.fast.graphcalls cimport GraphSite
 from flax.nnx.fast.sites cimport MISS
 from flax.nnx.fast.traces cimport at_top_level
 
 cdef object graph_context, JitWrapped, pure_cached_partial
-cdef object raise_within_call   # raises, with the call of upstream's that is not made in its traceback
+cdef object within_call   # `called`, in the frame of the call that upstream's wrapper makes
 
 
 @cython.final
 cdef class Bound:
   """What calling such a partial function does."""
-  cdef object jit, cache
+  cdef object jit, cache, pure
   cdef tuple bound
 
   def __call__(self, tuple args, dict kwargs):
-    cdef GraphSite site = self.jit._fast_site
-    args = self.bound + args
-    site.calls += 1
-    try:
-      if site.plans and at_top_level() and not graph_context.caching and 'self' not in kwargs:
-        result = site.by_plan(self.jit, args, kwargs, self.cache)
-        if result is not MISS:
-          return result
-      return self.general(site, args, kwargs)
-    except BaseException as error:
-      raise_within_call([error])
+    if 'self' in kwargs:
+      return self.pure(*args, **kwargs)   # raises: the method that it calls has that argument already
+    return within_call(self, self.bound + args, kwargs)
 
   cdef object general(self, GraphSite site, tuple args, dict kwargs):
     offer = static_cache(self.cache)
     offer.__enter__()
     try:
-      if 'self' in kwargs:
-        return self.jit(*args, **kwargs)   # raises
       return site.general(self.jit, args, kwargs, graph_context.tmp_static_cache)
     finally:
       offer.__exit__()
 
 
-def raising(errors, args, kwargs):
-  raise errors.pop()   # the frames in its traceback must not hold it
+def called(Bound bound not None, tuple args, dict kwargs):
+  cdef GraphSite site = bound.jit._fast_site
+  site.calls += 1
+  if site.plans and at_top_level() and not graph_context.caching:
+    result = site.by_plan(bound.jit, args, kwargs, bound.cache)
+    if result is not MISS:
+      return result
+  return bound.general(site, args, kwargs)
 
 
 def cached_partial(f, *cached_args, graph=None, graph_updates=None):
@@ -56,7 +52,7 @@ def cached_partial(f, *cached_args, graph=None, graph_updates=None):
     return wrapper
   inner = inspect.getclosurevars(wrapper).nonlocals
   cdef Bound bound = Bound.__new__(Bound)
-  bound.jit, bound.cache = f, inner['cache']
+  bound.jit, bound.cache, bound.pure = f, inner['cache'], wrapper
   bound.bound = tuple(inner['cached_args'])
   return wrapper_front(bound, wrapper, 'f')
 
@@ -68,6 +64,6 @@ def install_graphlib(graphlib: dict) -> None:
 
 
 def install(compilation: dict) -> None:
-  global JitWrapped, raise_within_call
+  global JitWrapped, within_call
   JitWrapped = compilation['JitWrapped']
-  raise_within_call = call_front(raising, JitWrapped.__call__, 'jitted_fn')
+  within_call = inner_front(called, JitWrapped.__call__, 'jitted_fn')
