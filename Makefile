@@ -60,7 +60,7 @@ planted: python
 
 # The suites of projects that use flax.nnx, under upstream and under the wheel of $(ENV).
 downstream: $(ENV)/.installed
-	$(PYTHON) tests/downstream/run.py $(WHEELS)/flax-*.whl
+	$(ENV)/bin/python tests/downstream/run.py $(WHEELS)/flax-*.whl
 
 upstream: $(ENV)/.installed
 	$(ENV)/bin/python tests/upstream/run.py $(ENV)/bin/python --smoke

@@ -66,3 +66,10 @@ def test_attributes():
 @pytest.mark.parametrize('path', SOURCES, ids=lambda path: path.stem)
 def test_typed_attributes_of_typed_objects(path):
   assert not typed_of_untyped(path.read_text(), KNOWN)
+
+
+def test_the_map():
+  """docs/sources.md has a row, or a part of one, for each module."""
+  rows = set(re.findall(r'`(?:fast/)?(\w+)(?:\.\w+)?`', (ROOT / 'docs/sources.md').read_text()))
+  modules = {path.stem for path in ROOT.glob('flax/nnx/**/*.p*') if path.stem != '__init__'}
+  assert modules <= rows, modules - rows

@@ -18,14 +18,18 @@ import tempfile
 import tomllib
 
 HERE = pathlib.Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent))
+ROOT = HERE.parents[1]
+sys.path[:0] = str(ROOT), str(HERE.parent)
 
 import reports  # noqa: E402
+from packaging.requirements import Requirement  # noqa: E402
 
-ROOT = HERE.parents[1]
+from fork import fetch, pin  # noqa: E402
+
 PROJECTS = tomllib.loads((HERE / 'projects.toml').read_text())
 LINE = '{}.{}'.format(*sys.version_info)
 PIP = ['-m', 'pip', '--disable-pip-version-check', '--quiet']
+ARCHIVES = 'FLAX_FAST_DOWNSTREAM'  # names a folder of such archives, for machines without an index
 PATIENCE = 1800  # seconds that a suite may take
 
 
@@ -43,15 +47,10 @@ def frozen(python: str) -> str:
 
 
 def sdist(project: str, wanted: dict, folder: pathlib.Path) -> pathlib.Path:
-  """The project's archive, which pip verifies."""
-  requirement = folder / 'requirement.txt'
-  requirement.write_text(f'{project}=={wanted["version"]} --hash=sha256:{wanted["sha256"]}\n')
-  subprocess.run(
-    [sys.executable, *PIP, 'download', '--no-deps', '--no-binary', ':all:', '--require-hashes',
-     '-r', str(requirement), '-d', str(folder)],
-    check=True,
-  )  # fmt: skip
-  return next(folder.glob('*.tar.gz'))
+  """The project's archive; pip asks it for its requirements with the tools that it names."""
+  requirement = f'{project}=={wanted["version"]}'
+  pinned = pin.Pin(Requirement(requirement), (wanted['sha256'],), f'{requirement} --hash=sha256:{wanted["sha256"]}')
+  return fetch.sdist(pinned, folder, ARCHIVES, isolated=True)
 
 
 def environments(project: str, wanted: dict, archive: pathlib.Path, wheel: str) -> dict[str, str]:
