@@ -462,6 +462,48 @@ def test_what_changes_depends_on_the_shape(say, first, second, mode):
     say(*tree(net, names))
 
 
+FAULTS = {
+  'deleted': lambda v, w: v.get_raw_value().delete(),
+  'shared': lambda v, w: v.set_value(w.get_raw_value()),
+  'second': lambda v, w: v.set_value(PLACES['second'](v.get_raw_value())),
+  'everywhere': lambda v, w: v.set_value(PLACES['everywhere'](v.get_raw_value())),
+  'numpy': lambda v, w: v.set_value(np.asarray(v.get_raw_value())),
+}
+
+
+@pytest.mark.parametrize('calls_back', [False, True])
+@pytest.mark.parametrize('known', [False, True])
+@pytest.mark.parametrize('mode', ['jit', 'cached_partial'])
+@pytest.mark.parametrize('fault', FAULTS)
+def test_a_trace_by_which_more_stays(say, fault, mode, known, calls_back):
+  """Of another shape: an array that the expected trace changes stays by that one, but is not fit to."""
+  net, traces, seen = wide(), [], []
+
+  def step(net, x):
+    traces.append(1)
+    write(net, 'first' if x.ndim else 'all')
+    if calls_back:
+      jax.debug.callback(lambda _: seen.append(1), x)
+    return x
+
+  made, call = jitted_by_way(step, mode, net)
+  shapes = [jnp.ones(4), jnp.ones(())]
+  for x in shapes[not known :]:
+    for _ in range(4):
+      call(x)
+  if not calls_back:
+    planned(made)
+  last = net.layers[1].kernel
+  for x in (shapes[0], shapes[0], shapes[1], shapes[0]):
+    last.set_value(jnp.arange(4.0))
+    FAULTS[fault](last, net.scale)
+    say(error_of(lambda x=x: value_of(call(x))).split('\n')[0], len(traces))
+    jax.effects_barrier()
+    say(len(seen), last.get_raw_value().is_deleted() or where(net), last.get_raw_value() is net.scale.get_raw_value())
+  say(error_of(nnx.jit(lambda net: None, donate_argnums=0), net).split('\n')[0])
+  say(error_of(lambda: value_of(last[...])))
+
+
 def test_how_arguments_are_passed(say):
   """The same function called by position, by keyword, in another order, with defaults."""
   net, other, traces = model(), Linear(2), []

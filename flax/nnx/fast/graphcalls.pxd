@@ -34,7 +34,7 @@ cdef class GraphSite(Site):
 
   cdef Planned note(self, tuple args, dict kwargs, tuple pure_args, dict pure_kwargs, object cache)
   cdef int settle(
-    self, Planned planned, Record record, list definitions, object args, object kwargs
+    self, Planned planned, Record record, list definitions, tuple args, dict kwargs
   ) except -1
   cdef int keep_settled(self, Planned planned, Settled settled) except -1
   cdef object by_plan(self, object jit, tuple args, dict kwargs, object cache)

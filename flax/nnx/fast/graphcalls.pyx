@@ -19,7 +19,7 @@ from flax.nnx.fast.flights cimport Flight, land, take_off
 from flax.nnx.fast.graphprograms cimport Record, alone, filled_in, uniform
 from flax.nnx.fast.graphtypes cimport NodeDef, NodeRef, VariableDef, same_objects
 from flax.nnx.fast.kinds cimport TypeInfo, info_of
-from flax.nnx.fast.nodes cimport NodeStates, has_states, split_of, states_in
+from flax.nnx.fast.nodes cimport NodeStates, Split, has_states, split_of, states_in
 from flax.nnx.fast.plans cimport Plan
 from flax.nnx.fast.programs cimport Outcome, same_list
 from flax.nnx.fast.sites cimport MISS, Planned, Site, uncompiled
@@ -178,6 +178,19 @@ cdef bint loose(object values) except -1:
   return True
 
 
+cdef list others_in(tuple args, dict kwargs):
+  """The leaves of arguments that are in no node."""
+  return [x for x in jax.tree.leaves((args, kwargs), is_leaf=is_node) if not is_node(x)]
+
+
+cdef bint unfit(Record record, list nodes, tuple args, dict kwargs) except -1:
+  """Whether arrays stay by a trace that was not expected, where upstream's may come back otherwise."""
+  for source in record.sources:
+    if source >= 0:
+      return not uniform([(<Split>node).leaves for node in nodes], others_in(args, kwargs))
+  return False
+
+
 # ---- calls ----
 
 cdef Settled known(Planned planned, Record record, list definitions):
@@ -214,7 +227,7 @@ cdef class GraphSite(Site):
     return planned
 
   cdef int settle(
-    self, Planned planned, Record record, list definitions, object args, object kwargs
+    self, Planned planned, Record record, list definitions, tuple args, dict kwargs
   ) except -1:
     """Keeps a plan that still holds after a general call, with what came back."""
     cdef Settled settled = Settled.__new__(Settled)
@@ -234,8 +247,7 @@ cdef class GraphSite(Site):
     if record is not None and not settled.sort(record):
       return self.count('the function moved arrays between Variables')
     if settled.kept:
-      others = [x for x in jax.tree.leaves((args, kwargs), is_leaf=is_node) if not is_node(x)]
-      if not uniform([arrays], others):
+      if not uniform([arrays], others_in(args, kwargs)):
         return self.count('arrays lie on several devices, or on another one than the default')
       settled.vouch(arrays)
     return self.keep_settled(planned, settled)
@@ -280,6 +292,9 @@ cdef class GraphSite(Site):
       return MISS
     if expected.kept and not expected.undisturbed(arrays, args, kwargs):
       self.count('an array that stays was deleted, or lies where the program does not run')
+      return MISS
+    if self.program.calls_back and not planned.whole and not uniform([arrays], others_in(args, kwargs)):
+      self.count('arrays lie on several devices, or on another one than the default')
       return MISS
     return self.flown(jit, planned, args, kwargs, cache, arrays, owners)
 
@@ -329,6 +344,10 @@ cdef class GraphSite(Site):
       settled is not expected and (settled.kept or expected.kept)
     ):
       if outcome is not None:
+        if settled is not expected and unfit(outcome.record, nodes, flight.args, flight.kwargs):
+          flight.close()
+          self.count('arrays lie on several devices, or on another one than the default')
+          return MISS   # before anything was put back
         args_out, kwargs_out = tree_unflatten(
           outcome.record.treedef, filled_in(outcome, nodes, True)
         )

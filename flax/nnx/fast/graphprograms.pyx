@@ -15,7 +15,7 @@ cimport cython
 from cpython.object cimport PyObject
 
 from flax.nnx.fast cimport upstream
-from flax.nnx.fast.flights cimport ground, land, open_call, take_off
+from flax.nnx.fast.flights cimport ground, land, open_call, take_off, under_way
 from flax.nnx.fast.nodes cimport NodeStates, Split, has_states, plain_states, rebuilt
 from flax.nnx.fast.nodes cimport split_of, states_in
 from flax.nnx.fast.programs cimport FULL, OUTER, SCALARS, Outcome, Program, all_values, same_list
@@ -272,10 +272,12 @@ cdef class GraphProgram(Program):
     else:
       args_out, kwargs_out, out = self.replayed(pure_args, pure_kwargs)
     leaves, treedef = tree_flatten((args_out, kwargs_out))
-    places = self.looked()
+    # By plan nothing was asked of arrays that this trace may leave where they are; a call that turns out
+    # not to fit is made again, which those that call back would notice.
+    all_return = self.looked() or (self.calls_back and under_way())
     if not all_values(leaves) or not all_values(jax.tree.leaves(out)):
       return args_out, kwargs_out, out   # jax's message says where in this
-    record = record_of(splits, leaves, treedef, not places)
+    record = record_of(splits, leaves, treedef, not all_return)
     return Outcome(record, [x for x, at in zip(leaves, record.sources) if at < 0]), out
 
   def traced(self, args, kwargs):

@@ -30,6 +30,11 @@ KNOWN: dict[str, list] = {  # programs that once found a fault
     ('set_variable', (0, 1, 11, 0)),
     ('call_again', (0, 0, 0, 1)),
   ],
+  'deleted before a call that traces again': [
+    ('call_again', (9, 29, 19, 11)),
+    ('disturb', (13, 17, 0, 0)),
+    ('disturb', (13, 17, 0, 0)),
+  ],
 }
 
 numbers = st.tuples(*[st.integers(0, 31)] * 4)
