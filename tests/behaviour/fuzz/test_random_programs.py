@@ -31,9 +31,9 @@ KNOWN: dict[str, list] = {  # programs that once found a fault
     ('call_again', (0, 0, 0, 1)),
   ],
   'deleted before a call that traces again': [
-    ('call_again', (9, 29, 19, 11)),
-    ('disturb', (13, 17, 0, 0)),
-    ('disturb', (13, 17, 0, 0)),
+    ('call_again', (9, 0, 7, 1)),
+    ('disturb', (13, 2, 0, 0)),
+    ('disturb', (13, 2, 0, 0)),
   ],
 }
 

@@ -89,6 +89,8 @@ PAYLOADS = (
   lambda x: None,
   lambda x: jax.random.key(4),
   lambda x: jnp.array([1.0, 2.0], jnp.bfloat16),
+  lambda x: jnp.full((2,), 1.5),  # of a weak type
+  lambda x: placed(jnp.array([1.0, 2.0]), 1),
 )
 XS = (
   lambda: jnp.array([1.0, 2.0]),
@@ -96,7 +98,23 @@ XS = (
   lambda: np.array([2.0, 1.0], np.float32),
   lambda: 2,
   lambda: jnp.array([1, 2]),
+  lambda: jnp.array([1.0, 2.0]),
+  lambda: placed(jnp.array([1.0, 2.0]), 0),
+  lambda: placed(jnp.array([1.0, 2.0]), 1),
 )
+
+
+def placed(array, where: int):
+  """Committed to a device; 3: one copy on each; 4: cut in two; 5: committed to none."""
+  if where == 5:
+    return jnp.asarray(np.asarray(array))
+  if where < 3:
+    return jax.device_put(array, jax.devices()[where])
+  mesh = jax.sharding.Mesh(np.array(jax.devices()[:2]), ('d',))
+  cut = where == 4 and array.ndim and array.shape[0] % 2 == 0
+  return jax.device_put(
+    array, jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*['d'] * bool(cut)))
+  )
 
 
 # ---- what the jitted functions do ----
@@ -249,10 +267,22 @@ def looped(node, x, other):
   return nnx.fori_loop(0, 3, lambda i, n: (write_all(n, x, n), n)[1], node)
 
 
+def write_by_shape(node, x, other):
+  (write_all if jnp.ndim(x) else write_first)(node, x, other)
+  return x
+
+
+def call_back(node, x, other):
+  write_first(node, x, other)
+  jax.debug.callback(CALLED.append, x)
+  return node
+
+
+CALLED: list = []  # with what the callbacks were called
 BODIES = (  # the first ones are drawn twice as often
   read, exchange, write_all, write_first, write_other, write_same_back, copy_across, conditional,
   touch_nothing, reshape, add, remove, rename, graft, change_static, set_metadata, fail_late, fail_on_three,
-  give_back, make_new, nested, gradient, random, looped,
+  give_back, make_new, nested, gradient, random, looped, write_by_shape, call_back,
 )  # fmt: skip
 TREE, SIMPLE = {'graph': False}, {'graph': True, 'graph_updates': False}
 MODES = (*[{}] * 5, TREE, SIMPLE, {'donate_argnums': 0}, {**TREE, 'donate_argnums': 0})
@@ -297,6 +327,7 @@ class World:
     self.bound: dict = {}
     self.held: list = []
     self.forget_call()
+    CALLED.clear()
 
   def forget_call(self) -> None:
     self.called = None  # the node of the latest call
@@ -341,7 +372,15 @@ class World:
       lines += shown
     self.nodes = kept or [Linear(2)]
     lines.append(f'held {[(id(one) in parts, len(one)) for one in self.held]}')
-    return [*lines, f'arrays {together(parts.values())}', f'traces {self.traces}', f'contexts {contexts()}']
+    jax.effects_barrier()
+    return [
+      *lines,
+      f'arrays {together(parts.values())}',
+      f'odd ones {[odd for part in parts.values() for odd in map(oddity, children_of(part)) if odd]}',
+      f'traces {self.traces}',
+      f'called back {len(CALLED)}',
+      f'contexts {contexts()}',
+    ]
 
 
 def children_of(node) -> list:
@@ -378,6 +417,15 @@ def together(parts: tp.Iterable) -> list[list[int]]:
   return [holders for holders in held.values() if len(holders) > 1]
 
 
+def oddity(value) -> str:
+  """Of an array: its weak type, and where it lies if that is no matter of course."""
+  array = getattr(value, '_base_array', value)
+  if not isinstance(array, jax.Array) or isinstance(array, jax.core.Tracer) or array.is_deleted():
+    return ''
+  where = plain(array.sharding) if array.committed or array.sharding.device_set != {jax.devices()[0]} else ''
+  return f'{array.shape} {"weak " * array.weak_type}{where}' if array.weak_type or where else ''
+
+
 def told(value, numbers: Numbers) -> list[str]:
   """What came back: structure, values, and which of its nodes are known ones."""
   if too_large(value):
@@ -386,7 +434,7 @@ def told(value, numbers: Numbers) -> list[str]:
     value, (nnx.Pytree, nnx.Variable, list, tuple, dict)
   ):
     leaves = jax.tree.leaves(value)
-    return [plain(jax.tree.structure(value)), *map(value_of, leaves)]
+    return [plain(jax.tree.structure(value)), *map(value_of, leaves), *filter(None, map(oddity, leaves))]
   return tree(value, numbers)
 
 
@@ -527,6 +575,13 @@ def delete_value(world, at, which, *_):
   variable_of(world, at, which).get_value().delete()
 
 
+def place(world, at, which, where, rest):
+  """Puts a Variable's array somewhere else; those of all Variables for some numbers."""
+  found = numeric(world.node(at))
+  for variable in found if rest % 3 == 0 else [found[which % len(found)]]:
+    variable.set_value(placed(variable.get_value(), where % 6))
+
+
 def call(world, body, mode, at, x):
   node, other = world.node(at), world.node(at + 1 + x // 8)
   mode = 0 if too_large([node, other]) else mode
@@ -544,6 +599,12 @@ def call_again(world, body, mode, at, x):
 
 def repeat(world, times=2, *_):
   return [world.again() for _ in range(1 + times % 3)][-1]
+
+
+def repeat_elsewhere(world, device, *_):
+  """The latest call where another device is the default."""
+  with jax.default_device(jax.devices()[device % 3]):
+    return world.again()
 
 
 def call_bound(world, body, which, at, x):
@@ -661,7 +722,7 @@ def drop_functions(world, *_):
 CHANGES = (
   set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, rename_attribute, rename_key,
   share, edit_list, set_value, set_item, set_metadata_of, delete_value, switch, update, clone, copy_value, hold,
-  delete_value, update, copy_value, hold,
+  delete_value, update, copy_value, hold, place, place,
 )  # fmt: skip
 
 
@@ -678,11 +739,15 @@ def disturb(world, which, a, b, c):
 
 
 def revive(node) -> None:
-  """Puts arrays where there are deleted ones, so that the node can be called again."""
+  """Puts arrays where there are deleted ones, and back on the first device, so that the node can be called again."""
   for _, variable in nnx.iter_graph(node):
     array = variable.get_raw_value() if isinstance(variable, nnx.Variable) else None
-    if isinstance(array, jax.Array) and array.is_deleted():
+    if not isinstance(array, jax.Array):
+      continue
+    if array.is_deleted():
       variable.set_value(jnp.zeros(array.shape))
+    elif is_numeric(array) and array.sharding.device_set != {jax.devices()[0]}:
+      variable.set_value(placed(array, 5))
 
 
 Step = tuple[str, tuple[int, int, int, int]]
@@ -690,7 +755,8 @@ OPERATIONS: dict[str, tp.Callable] = {
   f.__name__: f
   for f in (
     make, set_static, set_node, set_variable, set_array, remove_attribute, move_attribute, rename_attribute, rename_key,
-    share, edit_list, hold, set_value, copy_value, set_item, set_metadata_of, delete_value, call, call_again, repeat,
+    share, edit_list, hold, set_value, copy_value, set_item, set_metadata_of, delete_value, place,
+    call, call_again, repeat, repeat_elsewhere,
     disturb,
     call_bound, ask,
     split, state, update, pop, clone, compare, walk, tree_map, switch, duplicate, optimize, drop,
