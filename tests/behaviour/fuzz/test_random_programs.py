@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 from fuzz.world import OPERATIONS
 from hypothesis import strategies as st
+from telling import plain
 from twins import SWITCH, Twin
 
 WORLD = str(pathlib.Path(__file__).with_name('world.py'))
@@ -41,21 +42,27 @@ numbers = st.tuples(*[st.integers(0, 31)] * 4)
 OFTEN = ('call_again', 'call_again', 'call_bound', 'disturb', 'disturb', 'disturb', 'make')
 names = st.sampled_from(sorted(OPERATIONS) + [*OFTEN] * 5)
 programs = st.lists(st.tuples(names, numbers), min_size=12, max_size=60)
-counts = {'programs': 0, 'steps': 0}
+counts = {'programs': 0, 'steps': 0, 'deaths': 0}
 
 
 def said_of(program) -> dict[str, list[str]]:
   said = {}
   for name, twin in TWINS.items():
     lines, error = twin.run(WORLD, 'run', {'program': program})
-    said[name] = '\n'.join(lines).splitlines() + (error or '').splitlines()
+    said[name] = '\n'.join(lines).splitlines() + plain(error or '').splitlines()
   return said
+
+
+def died(lines: list[str]) -> bool:
+  """jax keeps the levels that a RecursionError took, until the process cannot go on: on both twins at one step."""
+  return any(line.startswith('the worker died') for line in lines)
 
 
 def compare(program) -> None:
   said = said_of(program)
   counts['programs'] += 1
   counts['steps'] += len(program)
+  counts['deaths'] += died(said['pure'])
   if said['pure'] != said['compiled']:
     # Again in new processes: jax's caches, which all programs share, compare with what others left.
     for twin in TWINS.values():
@@ -87,7 +94,7 @@ def test_random():
       hypothesis.seed(seed)(every(hypothesis.given(programs)(compare)))()
       seed += 1
   finally:
-    print(f'seeds {SEED} to {seed - 1}: {counts["programs"]} programs, {counts["steps"]} steps', flush=True)
+    print(f'seeds {SEED} to {seed - 1}: {counts}', flush=True)
 
 
 def teardown_module():
