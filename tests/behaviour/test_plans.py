@@ -305,6 +305,44 @@ def test_where_one_variable_lies(say, place, step):
       say(error_of(lambda: value_of(jitted(net, x))).split('\n')[0], *where(net))
 
 
+UNUSING = {  # what a function does without the arrays of its model, or with some of them
+  'nothing': lambda net, x: None,
+  'argument': lambda net, x: x * 2,
+  'constant': lambda net, x: jnp.zeros(3),
+  'new key': lambda net, x: jax.random.key(0),
+  'written': lambda net, x: net.scale.set_value(x),
+  'overwritten': lambda net, x: jax.tree.map(lambda v: v.set_value(x), [net.scale, net.offset], is_leaf=callable)[:0],
+  'new attribute': lambda net, x: setattr(net, 'new', nnx.Param(x)),
+  'dead code': lambda net, x: (net.scale[...] + 1, x)[1],
+  'dead in a program': lambda net, x: jax.jit(lambda scale, x: x)(net.scale[...], x),
+  'dead in a loop': lambda net, x: jax.lax.scan(lambda c, _: (x, None), net.scale[...], None, length=2)[0],
+  'in a program': lambda net, x: jax.nn.relu(jax.jit(jnp.add)(net.scale[...], x)),
+  'in a loop': lambda net, x: jax.lax.fori_loop(0, 2, lambda i, c: c + x, net.scale[...]),
+  'in a branch': lambda net, x: jax.lax.cond(jnp.sum(x) > 0, lambda: net.scale[...], lambda: x),
+  'only called back': lambda net, x: (jax.debug.callback(lambda _: None, net.scale[...]), x)[1],
+}
+
+
+@pytest.mark.parametrize('mode', ['jit', 'cached_partial'])
+@pytest.mark.parametrize('place', ['uncommitted', 'first', 'second'])
+@pytest.mark.parametrize('name', UNUSING)
+def test_where_a_program_runs_that_needs_no_array(say, name, place, mode):
+  """Where the model lies: upstream's program gives every array back."""
+  net = wide()
+  _, call = jitted_by_way(lambda net, x: UNUSING[name](net, x), mode, net)
+
+  def told(x) -> list[str]:
+    outs = jax.tree.leaves(call(x))
+    return [*map(value_of, outs), *[f'{plain(one.sharding)} {one.committed}' for one in outs]]
+
+  for after in (place, 'first', place, 'uncommitted'):
+    for _, variable in nnx.iter_graph(net):
+      if isinstance(variable, nnx.Variable):
+        variable.set_value(PLACES[after](jnp.asarray(np.asarray(variable.get_raw_value()))))
+    for x in (jnp.ones(4), np.ones(4, np.float32), PLACES[after](jnp.ones(4)), jnp.ones(4)):
+      say(error_of(told, x), *where(net))
+
+
 @pytest.mark.parametrize('step', STEPS)
 def test_another_default_device(say, step):
   net, jitted = wide(), nnx.jit(STEPS[step])

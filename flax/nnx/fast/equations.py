@@ -52,10 +52,55 @@ def _looked(equations: tp.Iterable, constants: tp.Iterable) -> tuple[bool, bool]
   return places, calls_back
 
 
+def _equations_of(frame: tp.Any) -> list:
+  equations = [one() if type(one) is weakref.ref else one for one in frame.tracing_eqns]
+  return [one for one in equations if one is not None]
+
+
 def of_current_trace() -> tuple[bool, bool]:
   """(places arrays, calls back) of what the trace under way has seen; (False, False) without one."""
   frame = getattr(core.trace_ctx.trace, 'frame', None)
   if frame is None:
     return False, False
-  equations = [one() if type(one) is weakref.ref else one for one in frame.tracing_eqns]
-  return _looked(filter(None, equations), list(frame.constvar_to_val.values()))
+  return _looked(_equations_of(frame), list(frame.constvar_to_val.values()))
+
+
+def _variable(value: tp.Any) -> int:
+  """The identity of a tracer's variable, or of the variable itself."""
+  return id(getattr(value, 'val', value))
+
+
+def _needs(equation: tp.Any, wanted: list[bool]) -> list[bool]:
+  """Which inputs of an equation these outputs surely need, however far jax looks for dead code."""
+  programs = list(_programs_in(list(equation.params.values())))
+  n = len(equation.invars)
+  if not programs:
+    return [True] * n
+  inner = getattr(programs[0], 'jaxpr', programs[0])
+  if len(programs) > 1 or len(inner.invars) != n or len(inner.outvars) != len(wanted):
+    return [False] * n
+  ends = {_variable(var) for var, is_wanted in zip(inner.outvars, wanted, strict=True) if is_wanted}
+  _follow(inner.eqns, ends)
+  return [_variable(var) in ends for var in inner.invars]
+
+
+def _follow(equations: tp.Sequence, known: set[int]) -> None:
+  """Adds the variables that those known surely need, from the last equation to the first."""
+  for equation in reversed(equations):
+    wanted = [_variable(var) in known for var in equation.outvars]
+    if any(wanted):
+      needs = _needs(equation, wanted)
+      known.update(_variable(var) for var, need in zip(equation.invars, needs, strict=True) if need)
+
+
+def surely_used(inputs: tp.Iterable, results: tp.Iterable) -> bool:
+  """Whether the trace under way surely needs one of these inputs for what it gives.
+
+  Where its program drops all that are committed to a device, jax runs it on the default one.
+  """
+  frame = getattr(core.trace_ctx.trace, 'frame', None)
+  if frame is None:
+    return False
+  known = set(map(_variable, results))
+  _follow(_equations_of(frame), known)
+  return any(_variable(tracer) in known for tracer in inputs)

@@ -21,7 +21,7 @@ from flax.nnx.fast.nodes cimport split_of, states_in
 from flax.nnx.fast.programs cimport FULL, OUTER, SCALARS, Outcome, Program, all_values, same_list
 from flax.nnx.fast.programs import NotPlain
 from flax.nnx.fast.traces cimport at_top_level
-from flax.nnx.fast.equations import of_current_trace
+from flax.nnx.fast.equations import of_current_trace, surely_used
 
 cdef extern from "Python.h":
   Py_ssize_t Py_REFCNT(PyObject* o) noexcept
@@ -73,6 +73,21 @@ cdef bint alone(object array, Py_ssize_t holders) except -1:
     data = array._base_array   # held by the key and by us
     return type(data) is upstream.ArrayImpl and Py_REFCNT(<PyObject*>data) == 2
   return type(array) is upstream.ArrayImpl
+
+
+cdef int tie(Record record, list splits, list leaves, object out) except -1:
+  """Lets an array come back, the smallest, where the program would use none of those that stay.
+
+  Upstream's uses them all, so it runs where they lie, and so do its results.
+  """
+  cdef list stay = [i for i, source in enumerate(record.sources) if source >= 0]
+  if not stay:
+    return 0
+  inputs = [leaf for split in splits for leaf in (<Split>split).leaves]
+  results = [leaf for i, leaf in enumerate(leaves) if record.sources[i] < 0]
+  if not surely_used(inputs, results + jax.tree.leaves(out)):
+    record.sources[min(stay, key=lambda i: leaves[i].size)] = -1
+  return 0
 
 
 cdef Record record_of(list splits, list leaves, object treedef, bint may_stay):
@@ -278,6 +293,7 @@ cdef class GraphProgram(Program):
     if not all_values(leaves) or not all_values(jax.tree.leaves(out)):
       return args_out, kwargs_out, out   # jax's message says where in this
     record = record_of(splits, leaves, treedef, not all_return)
+    tie(record, splits, leaves, out)
     return Outcome(record, [x for x, at in zip(leaves, record.sources) if at < 0]), out
 
   def traced(self, args, kwargs):
