@@ -261,9 +261,15 @@ PLACES = {
   'uncommitted': lambda x: x,
   'first': lambda x: jax.device_put(x, jax.devices()[0]),
   'second': lambda x: jax.device_put(x, jax.devices()[1]),
+  'second, uncommitted': lambda x: made_on_the_second(x),
   'split': lambda x: jax.device_put(x, sharding('d')),
   'everywhere': lambda x: jax.device_put(x, sharding(None)),
 }
+
+
+def made_on_the_second(x):
+  with jax.default_device(jax.devices()[1]):
+    return jnp.asarray(np.asarray(x))
 
 
 def sharding(axis):
@@ -305,6 +311,20 @@ def test_where_one_variable_lies(say, place, step):
       say(error_of(lambda: value_of(jitted(net, x))).split('\n')[0], *where(net))
 
 
+@pytest.mark.parametrize('mode', ['jit', 'cached_partial'])
+@pytest.mark.parametrize('x', [1.0, np.float32(1), np.ones(4, np.float32), jnp.ones(4)], ids=repr)
+@pytest.mark.parametrize('step', STEPS)
+def test_a_model_made_where_another_device_was_the_default(say, step, x, mode):
+  """Nothing is committed, so the program runs on the default device, and all of the model goes there."""
+  with jax.default_device(jax.devices()[1]):
+    net = wide()
+  _, call = jitted_by_way(STEPS[step], mode, net)
+  for device in (None, None, None, 1, 1, None, None, 0, None):
+    with jax.default_device(None if device is None else jax.devices()[device]):
+      outs = jax.tree.leaves(call(x))
+    say(device, *map(value_of, outs), *[f'{plain(one.sharding)} {one.committed}' for one in outs], *where(net))
+
+
 UNUSING = {  # what a function does without the arrays of its model, or with some of them
   'nothing': lambda net, x: None,
   'argument': lambda net, x: x * 2,
@@ -324,7 +344,7 @@ UNUSING = {  # what a function does without the arrays of its model, or with som
 
 
 @pytest.mark.parametrize('mode', ['jit', 'cached_partial'])
-@pytest.mark.parametrize('place', ['uncommitted', 'first', 'second'])
+@pytest.mark.parametrize('place', ['uncommitted', 'first', 'second', 'second, uncommitted'])
 @pytest.mark.parametrize('name', UNUSING)
 def test_where_a_program_runs_that_needs_no_array(say, name, place, mode):
   """Where the model lies: upstream's program gives every array back."""

@@ -201,8 +201,8 @@ cdef bint default_layout(object array) except -1:
 cdef bint uniform(list lists, list others) except -1:
   """Whether an untouched array among `lists` surely comes back as it went in, for any program.
 
-  All arrays lie on one device, which is where the program runs; the nodes' are committed to it, or
-  nothing is.
+  All arrays lie on one device, which is where the program runs: the nodes' are committed to it, or it
+  is the default one and nothing is committed.
   """
   cdef Placement nodes = Placement.__new__(Placement)
   cdef Placement rest = Placement.__new__(Placement)
@@ -214,12 +214,13 @@ cdef bint uniform(list lists, list others) except -1:
   for other in others:
     if not rest.add(other):
       return False
-  if nodes.plain and rest.device is not None and rest.device != jax.local_devices()[0]:
-    return False   # plain values become arrays on the default device
-  loose = nodes.loose or nodes.plain
-  if loose and (nodes.committed or rest.committed):
+  if not nodes.loose and not nodes.plain:
+    return no_mesh()
+  if nodes.committed or rest.committed or jax.config.jax_default_device is not None:
     return False
-  return no_mesh() and (not loose or jax.config.jax_default_device is None)
+  if rest.device is not None and rest.device != jax.local_devices()[0]:
+    return False   # a program of loose arrays runs on the default device
+  return no_mesh()
 
 
 cdef bint no_mesh() except -1:

@@ -37,6 +37,13 @@ KNOWN: dict[str, list] = {  # programs that once found a fault
     ('call_again', (10, 0, 0, 0)),
     ('disturb', (0, 5, 5, 1)),
   ],
+  'a model made where another device was the default': [
+    ('disturb', (2, 0, 11, 0)),
+    ('make', (0, 0, 0, 0)),
+    ('call_bound', (0, 0, 1, 2)),
+    ('repeat_elsewhere', (1, 0, 0, 0)),
+    ('repeat', (0, 0, 0, 0)),
+  ],
   'deleted before a call that traces again': [
     ('call_again', (9, 0, 7, 1)),
     ('disturb', (13, 2, 0, 0)),
